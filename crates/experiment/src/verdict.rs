@@ -91,17 +91,14 @@ pub fn verdicts(experiment: &Experiment, summary: &Summary) -> Vec<Verdict> {
             true => "",
             false => " The loads of the links do not depend on times.",
         };
-        verdicts.push(Verdict {
-            grade: Grade::Note,
-            text: format!(
-                "The machine was the limit: {:.0} % of the CPUs were busy, {:.0} % of the runs were \
+        verdicts.push(Grade::Note.says(format!(
+            "The machine was the limit: {:.0} % of the CPUs were busy, {:.0} % of the runs were \
                  slower than required, and {:.0} % filled a circuit. No conclusion from times is \
                  drawn.{loads}",
-                summary.busy * 100.0,
-                summary.slow * 100.0,
-                summary.full * 100.0
-            ),
-        });
+            summary.busy * 100.0,
+            summary.slow * 100.0,
+            summary.full * 100.0
+        )));
     }
     verdicts
 }
@@ -114,17 +111,7 @@ pub fn measured(wanted: &Measured, summary: &Summary) -> String {
         return "– (the machine was the limit)".to_owned();
     }
     let is_wanted = |row: &&Row| is_wanted(wanted, row);
-    let value = |row: &Row| {
-        let tier = row.tiers.iter().find(|found| found.role == *tier)?;
-        match quantity {
-            Quantity::Mmr => Some(tier.mmr.mean),
-            Quantity::Outage => Some(row.outage?.mean),
-            Quantity::HitCompletion => Some(row.hit?.mean),
-            Quantity::Completion => Some(row.workload.as_ref()?.completion.mean),
-            Quantity::BusBandwidth => Some(row.workload.as_ref()?.bus_bandwidth.mean),
-            Quantity::PeakGain => Some(tier.gain?.0),
-        }
-    };
+    let value = |row: &Row| figure(row, wanted).map(|(value, _)| value);
     let values: Vec<f64> = summary.rows.iter().filter(is_wanted).filter_map(value).collect();
     let Some(least) = values.iter().copied().reduce(f64::min) else { return "–".to_owned() };
     let most = values.into_iter().fold(least, f64::max);
@@ -148,6 +135,20 @@ pub fn measured(wanted: &Measured, summary: &Summary) -> String {
         Quantity::Mmr if most - least < 0.005 => format!("{most:.2}"),
         Quantity::Mmr => format!("{least:.2} to {most:.2}"),
     }
+}
+
+/// A figure of a row with half of its interval: a share, a ratio, milliseconds or Mbit/s.
+fn figure(row: &Row, wanted: &Measured) -> Option<(f64, f64)> {
+    let of = |statistics: Statistics| (statistics.mean, statistics.half_width);
+    let tier = row.tiers.iter().find(|tier| tier.role == wanted.tier);
+    Some(match wanted.quantity {
+        Quantity::Mmr => of(tier?.mmr),
+        Quantity::PeakGain => tier?.gain?,
+        Quantity::Outage => of(row.outage?),
+        Quantity::HitCompletion => of(row.hit?),
+        Quantity::Completion => of(row.workload.as_ref()?.completion),
+        Quantity::BusBandwidth => of(row.workload.as_ref()?.bus_bandwidth),
+    })
 }
 
 /// Whether the figures of a row are those that are shown beside a published one.
@@ -204,14 +205,11 @@ fn outages(summary: &Summary) -> Vec<Verdict> {
             let usual = usual.iter().sum::<f64>() / usual.len() as f64;
             format!(" The iteration that it hits takes {hit}, instead of {}.", milliseconds(usual))
         });
-        verdicts.push(Verdict {
-            grade: Grade::Note,
-            text: format!(
-                "{variant}traffic that the failure hits stops for {outages} ({runs}{}).{}",
-                resolution.unwrap_or_default(),
-                hit.unwrap_or_default()
-            ),
-        });
+        verdicts.push(Grade::Note.says(format!(
+            "{variant}traffic that the failure hits stops for {outages} ({runs}{}).{}",
+            resolution.unwrap_or_default(),
+            hit.unwrap_or_default()
+        )));
     }
     verdicts
 }
@@ -229,17 +227,15 @@ fn placement(label: &str, rows: &[&Row]) -> Vec<Verdict> {
     let chances = tests.iter().map(|test| test.fullest_chance.min(test.links_chance));
     if let Some(least) = chances.reduce(f64::min) {
         let fits = tests.iter().all(RandomTest::fits);
-        verdicts.push(Verdict {
-            grade: if fits { Grade::Good } else { Grade::Bad },
-            text: format!(
-                "{label} {} queue pairs as a random hash does (χ² tests of {} sample{} of {} runs or \
+        let grade = if fits { Grade::Good } else { Grade::Bad };
+        verdicts.push(grade.says(format!(
+            "{label} {} queue pairs as a random hash does (χ² tests of {} sample{} of {} runs or \
                  more; the smallest probability of such a deviation by chance is {least:.3}).",
-                if fits { "places" } else { "does NOT place" },
-                tests.len(),
-                if tests.len() == 1 { "" } else { "s" },
-                tests.iter().map(|test| test.runs).min().unwrap_or(0)
-            ),
-        });
+            if fits { "places" } else { "does NOT place" },
+            tests.len(),
+            if tests.len() == 1 { "" } else { "s" },
+            tests.iter().map(|test| test.runs).min().unwrap_or(0)
+        )));
     }
     let even = |row: &Row| {
         let floor = row.floor.unwrap_or(1.0);
@@ -253,23 +249,18 @@ fn placement(label: &str, rows: &[&Row]) -> Vec<Verdict> {
         let all = || above.iter().filter_map(over);
         let is_sure = all().any(|(mmr, floor)| mmr.mean - mmr.half_width > floor * 1.01);
         let most = all().map(|(mmr, floor)| mmr.mean / floor).fold(1.0, f64::max);
-        verdicts.push(Verdict {
-            grade: if is_sure { Grade::Bad } else { Grade::Note },
-            text: format!(
-                "{label} is above the floor of whole queue pairs at {} of {} points, by up to {:.0} %.",
-                all().count(),
-                several().count(),
-                100.0 * (most - 1.0)
-            ),
-        });
+        let grade = if is_sure { Grade::Bad } else { Grade::Note };
+        verdicts.push(grade.says(format!(
+            "{label} is above the floor of whole queue pairs at {} of {} points, by up to {:.0} %.",
+            all().count(),
+            several().count(),
+            100.0 * (most - 1.0)
+        )));
     }
     if several().next().is_some() && !label.starts_with("spray") && above.is_empty() {
-        verdicts.push(Verdict {
-            grade: Grade::Good,
-            text: format!(
+        verdicts.push(Grade::Good.says(format!(
                 "{label} is at the floor at every point: no placement of whole queue pairs is more even."
-            ),
-        });
+            )));
     }
     verdicts
 }
@@ -281,10 +272,10 @@ fn frames(summary: &Summary) -> Option<Verdict> {
     let sent: u64 = summary.rows.iter().map(|row| row.sent).sum();
     if lost + reordered == 0 {
         let text = format!("None of {sent} frames was lost or reordered.");
-        return Some(Verdict { grade: Grade::Good, text });
+        return Some(Grade::Good.says(text));
     }
     let text = format!("Of {sent} frames, {lost} were lost and {reordered} were reordered.");
-    Some(Verdict { grade: Grade::Bad, text })
+    Some(Grade::Bad.says(text))
 }
 
 /// That a program under test did not last, which no other figure shows: such runs do not count.
@@ -292,9 +283,8 @@ fn failed(summary: &Summary) -> Option<Verdict> {
     let failed = summary.discarded.iter().filter(|(of, _)| of.failed);
     let reasons: Vec<String> =
         failed.map(|(of, number)| format!("{} ({number} of the runs)", of.reason)).collect();
-    (!reasons.is_empty()).then(|| Verdict {
-        grade: Grade::Bad,
-        text: format!("Runs did not count and were repeated: {}.", reasons.join("; ")),
+    (!reasons.is_empty()).then(|| {
+        Grade::Bad.says(format!("Runs did not count and were repeated: {}.", reasons.join("; ")))
     })
 }
 
@@ -311,13 +301,13 @@ fn precision(experiment: &Experiment, summary: &Summary) -> Verdict {
         let text = format!(
             "Every mean {what} is known to ±{percent:.0} % or better ({confidence:.0} % confidence)."
         );
-        return Verdict { grade: Grade::Good, text };
+        return Grade::Good.says(text);
     }
     let text = format!(
         "{wide} of {all} mean {what}s are less certain than ±{percent:.0} % ({confidence:.0} % \
          confidence): more repetitions are needed."
     );
-    Verdict { grade: Grade::Note, text }
+    Grade::Note.says(text)
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub(super) fn completions(
         title(baseline),
         timeouts.unwrap_or_default()
     );
-    Some(Verdict { grade, text })
+    Some(grade.says(text))
 }
 
 /// What timeouts did to the difference, if there were any.

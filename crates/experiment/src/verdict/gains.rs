@@ -43,15 +43,14 @@ pub(super) fn gains(label: &str, base: &str, rows: &[&Row], summary: &Summary) -
         let mut ports: Vec<&str> = rows.iter().map(|row| row.point.inner_port.title()).collect();
         ports.dedup();
         let fabric = rows.first().filter(|_| fabrics).map(|row| format!(", {}", row.fabric));
-        (!places.is_empty()).then(|| Verdict {
-            grade: grade.unwrap_or(Grade::Note),
-            text: format!(
+        (!places.is_empty()).then(|| {
+            grade.unwrap_or(Grade::Note).says(format!(
                 "{label}{}, {}: compared with {}, the peak load is {}.",
                 fabric.unwrap_or_default(),
                 ports.join(" or "),
                 title(base),
                 places.join(", and ")
-            ),
+            ))
         })
     };
     groups.iter().filter_map(verdict).collect()
@@ -104,12 +103,9 @@ pub(super) fn route_cache(labels: &[String], summary: &Summary) -> Option<Verdic
         }
         false => "",
     };
-    (compared && summary.rows.iter().any(uplinks)).then(|| Verdict {
-        grade: Grade::Note,
-        text: format!(
+    (compared && summary.rows.iter().any(uplinks)).then(|| Grade::Note.says(format!(
             "Kernel VXLAN keeps the route to a VTEP for each CPU: the CPU of the sender chooses the \
              uplink of the leaf, whatever the source port. So a gain over kernel VXLAN at the leaf is \
              not that of a policy alone. {plain}{alike}"
-        ),
-    })
+        )))
 }

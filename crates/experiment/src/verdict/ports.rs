@@ -37,15 +37,12 @@ pub(super) fn ports(label: &str, rows: &[&Row]) -> Vec<Verdict> {
                 (format!("{change} (beyond noise at {beyond} of {of} points)"), Grade::Note)
             }
         };
-        verdicts.push(Verdict {
-            grade,
-            text: format!(
-                "{}: with {} instead of {}, the peak load is {what}.",
-                title(label),
-                port.title(),
-                first.title()
-            ),
-        });
+        verdicts.push(grade.says(format!(
+            "{}: with {} instead of {}, the peak load is {what}.",
+            title(label),
+            port.title(),
+            first.title()
+        )));
     }
     verdicts
 }

@@ -1,9 +1,8 @@
 //! Whether what was published comes out here, too.
 
 use super::words::{Grade, ROUTING, Verdict};
-use super::{is_wanted, measured};
+use super::{figure, is_wanted, measured};
 use crate::file::{Measured, Published, Quantity};
-use crate::statistics::Statistics;
 use crate::summary::{Row, Summary};
 
 /// How much "about" a published value may mean, as a share of it.
@@ -37,7 +36,7 @@ pub(super) fn published(all: &[Published], summary: &Summary) -> Vec<Verdict> {
                 format!("not as published: {value}; here {here}. What differs: {why}."),
             ),
         };
-        Some(Verdict { grade, text: format!("{what}: {text}") })
+        Some(grade.says(format!("{what}: {text}")))
     };
     all.iter().filter_map(verdict).collect()
 }
@@ -57,29 +56,17 @@ fn interval(wanted: &Measured, summary: &Summary) -> Option<(f64, f64, bool)> {
     ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1), a.2 && b.2))
 }
 
-/// A value of a row with half of its interval: a share, a ratio, milliseconds or Mbit/s.
+/// A value of a row, and by how much another may differ that is not told from it.
 fn value(row: &Row, wanted: &Measured) -> Option<(f64, f64)> {
-    let of = |statistics: Statistics| (statistics.mean, statistics.half_width);
-    let tier = row.tiers.iter().find(|tier| tier.role == wanted.tier);
-    Some(match wanted.quantity {
+    let (value, half) = figure(row, wanted)?;
+    let least = match wanted.quantity {
         // Published values are rounded, too.
-        Quantity::Mmr => {
-            let (mean, half) = of(tier?.mmr);
-            (mean, half.max(ROUTING * mean))
-        }
-        Quantity::PeakGain => {
-            let (gain, half) = tier?.gain?;
-            (gain, half.max(ROUTING))
-        }
-        Quantity::Outage => {
-            let (mean, half) = of(row.outage?);
-            // A shorter one than the resolution is not told from it.
-            (mean, half.max(row.shortest_outage()))
-        }
-        Quantity::HitCompletion => of(row.hit?),
-        Quantity::Completion => of(row.workload.as_ref()?.completion),
-        Quantity::BusBandwidth => of(row.workload.as_ref()?.bus_bandwidth),
-    })
+        Quantity::Mmr => ROUTING * value,
+        Quantity::PeakGain => ROUTING,
+        Quantity::Outage => row.shortest_outage(),
+        _ => 0.0,
+    };
+    Some((value, half.max(least)))
 }
 
 /// The values that a text allows, such as `13.7 % lower`, `5 to 11 s`, `about 110 ms` or

@@ -33,10 +33,7 @@ pub(super) fn times(summary: &Summary) -> Vec<Verdict> {
             }
             _ => (Grade::Note, ", not told apart".to_owned()),
         };
-        Some(Verdict {
-            grade,
-            text: format!("{name}an iteration takes {}{change}.", texts.join(", ")),
-        })
+        Some(grade.says(format!("{name}an iteration takes {}{change}.", texts.join(", "))))
     };
     variants.into_iter().filter_map(verdict).collect()
 }
@@ -64,12 +61,11 @@ pub(super) fn beside(experiment: &Experiment, label: &str, rows: &[&Row]) -> Opt
     };
     let texts: Vec<String> =
         rows.iter().copied().filter(|row| has_jobs(row)).filter_map(|row| text(&row)).collect();
-    (!texts.is_empty()).then(|| Verdict {
-        grade: Grade::Note,
-        text: format!(
+    (!texts.is_empty()).then(|| {
+        Grade::Note.says(format!(
             "{}: beside other jobs, an iteration takes {}.",
             title(label),
             texts.join(", ")
-        ),
+        ))
     })
 }

@@ -48,6 +48,12 @@ impl Grade {
             Self::Note => "○",
         }
     }
+
+    /// A sentence of this grade.
+    #[must_use]
+    pub const fn says(self, text: String) -> Verdict {
+        Verdict { grade: self, text }
+    }
 }
 
 impl fmt::Display for Verdict {

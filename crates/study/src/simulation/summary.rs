@@ -104,7 +104,7 @@ pub(super) fn verdicts(rows: &[Row], lines: &[Line]) -> Vec<Verdict> {
                 lines.iter().filter(|line| (&line.case, &line.scheme) == (&row.case, &row.scheme));
             let missing: usize = own.map(|line| line.expected - line.finished).sum();
             let text = format!("{}: {} flows of {} did not finish.", row.case, missing, row.scheme);
-            verdicts.push(Verdict { grade: Grade::Bad, text });
+            verdicts.push(Grade::Bad.says(text));
             continue;
         }
         let base = rows.iter().find(|base| base.case == row.case);
@@ -126,17 +126,14 @@ pub(super) fn verdicts(rows: &[Row], lines: &[Line]) -> Vec<Verdict> {
             Grade::Note => String::new(),
             _ => format!("{:.1} ± {:.1} % ", gain.abs() * 100.0, half * 100.0),
         };
-        verdicts.push(Verdict {
-            grade,
-            text: format!(
-                "{}: {} ends {share}{word} {} ({:.1} and {:.1} µs).",
-                row.case, row.scheme, base.scheme, own.mean, other.mean
-            ),
-        });
+        verdicts.push(grade.says(format!(
+            "{}: {} ends {share}{word} {} ({:.1} and {:.1} µs).",
+            row.case, row.scheme, base.scheme, own.mean, other.mean
+        )));
     }
     if same > 0 {
         let text = format!("{same} schemes end when the first one of their case does.");
-        verdicts.push(Verdict { grade: Grade::Note, text });
+        verdicts.push(Grade::Note.says(text));
     }
     verdicts
 }
