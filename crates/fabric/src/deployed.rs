@@ -135,8 +135,7 @@ impl Deployed {
     /// # Errors
     /// If the namespace does not exist.
     pub fn namespace(&self, node: &str) -> Result<Namespace, NetnsError> {
-        let shared = self.topology.nodes.get(node).and_then(|settings| settings.shares.as_deref());
-        Namespace::open(format!("{}{}", self.prefix, shared.unwrap_or(node)))
+        Namespace::open(format!("{}{}", self.prefix, self.topology.owner(node)))
     }
 
     /// The routes of each node.

@@ -112,8 +112,8 @@ impl<'a> StageTracker<'a> {
         self.change(|progress| {
             progress.ready.insert(node.to_owned(), true);
         });
-        let shared = self.topology.nodes.get(node).and_then(|node| node.shares.as_deref());
-        let is_here = |end: &Endpoint| end.node == node || Some(end.node.as_str()) == shared;
+        let owner = self.topology.owner(node);
+        let is_here = |end: &Endpoint| end.node == node || end.node == owner;
         self.wait(None, |progress| {
             let mut links = self.topology.links.iter().zip(&progress.made);
             links.all(|(link, made)| *made || !link.ends.iter().any(is_here))

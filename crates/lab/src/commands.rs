@@ -185,11 +185,7 @@ fn show_counters(arguments: &Counters, output: Output) -> Outcome {
     arguments.node.iter().try_for_each(|name| fabric.node(name).map(|_| ()))?;
     let mut all = BTreeMap::new();
     for node in fabric.nodes() {
-        let own = fabric
-            .topology()
-            .nodes
-            .get(node.name())
-            .is_none_or(|settings| settings.shares.is_none());
+        let own = fabric.topology().owner(node.name()) == node.name();
         // Nodes that share a namespace have the interfaces of its owner.
         let wanted = (arguments.node.is_empty() && own)
             || arguments.node.iter().any(|name| name == node.name());

@@ -20,10 +20,9 @@ const LIMIT: Duration = Duration::from_secs(15);
 /// # Errors
 /// [`Interrupted`].
 pub fn await_all(fabric: &Fabric, report: OnProgress) -> Result<Vec<String>, Interrupted> {
-    let nodes = &fabric.topology().nodes;
-    let beside = nodes.iter().filter(|(_, node)| node.vtepd.is_some());
-    let leaves: Vec<String> =
-        beside.map(|(name, node)| node.shares.clone().unwrap_or_else(|| name.clone())).collect();
+    let topology = fabric.topology();
+    let beside = topology.nodes.iter().filter(|(_, node)| node.vtepd.is_some());
+    let leaves: Vec<String> = beside.map(|(name, _)| topology.owner(name).to_owned()).collect();
     let (most, heard) = (leaves.len(), AtomicUsize::new(0));
     let silent = at_once(&leaves, |leaf| {
         let Ok(namespace) = fabric.deployed().namespace(leaf) else { return Ok(None) };

@@ -97,10 +97,7 @@ pub fn start_sidecars(
 
 /// The vtepd that runs on a leaf, or beside it, with its node.
 fn running<'a>(fabric: &Fabric, records: &'a [Record], leaf: &str) -> Option<&'a Record> {
-    let nodes = &fabric.topology().nodes;
-    let is_there = |node: &str| {
-        node == leaf || nodes.get(node).is_some_and(|node| node.shares.as_deref() == Some(leaf))
-    };
+    let is_there = |node: &str| node == leaf || fabric.topology().owner(node) == leaf;
     records.iter().find(|record| record.name == "vtepd" && is_there(&record.node))
 }
 

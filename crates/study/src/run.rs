@@ -19,7 +19,7 @@ use experiment::plan::{Key, Turn, fabric_name};
 use experiment::record::Manifest;
 use experiment::shard::Shard;
 use experiment::units::Name;
-use experiment::verdict::{Verdict, headline, verdicts};
+use experiment::verdict::Verdict;
 use experiment::{Experiment, Plan, Run, Summary};
 
 use crate::error::RunError;
@@ -127,10 +127,7 @@ pub fn run(
         directory.write_results(&experiment, &manifest, &settings.command, result.is_ok());
     // The first error is the cause of the others.
     result?;
-    let (summary, report) = written?;
-    let verdicts = verdicts(&experiment, &summary);
-    let headline = headline(&experiment, &summary);
-    Ok(Outcome { summary, headline, verdicts, report })
+    written
 }
 
 /// What must be the same for all runs of a directory.

@@ -171,12 +171,8 @@ impl Plan {
 fn links(path: &Path) -> Result<String, String> {
     let topology = Topology::load(path).map_err(|error| error.to_string())?;
     // A node without a namespace of its own has its links in that of another one.
-    let owner = |name: &str| {
-        let shared = topology.nodes.get(name).and_then(|node| node.shares.clone());
-        shared.unwrap_or_else(|| name.to_owned())
-    };
     let line = |wire: Wire| {
-        let [a, b] = wire.ends.map(|end| owner(&end.node));
+        let [a, b] = wire.ends.map(|end| topology.owner(&end.node).to_owned());
         format!("{a} {b}{}\n", if wire.circuit.is_some() { " circuit" } else { "" })
     };
     Ok(topology.wires().into_iter().map(line).collect())

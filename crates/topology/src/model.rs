@@ -353,6 +353,12 @@ impl std::fmt::Display for Endpoint {
 }
 
 impl Topology {
+    /// The node whose namespace a node uses: another one, with `network-mode: container:NODE`.
+    #[must_use]
+    pub fn owner<'a>(&'a self, node: &'a str) -> &'a str {
+        self.nodes.get(node).and_then(|node| node.shares.as_deref()).unwrap_or(node)
+    }
+
     /// The other end of the link that ends at `end`.
     #[must_use]
     pub fn peer(&self, end: &Endpoint) -> Option<&Endpoint> {

@@ -27,7 +27,7 @@ pub(super) struct Port {
 impl<'a> Interfaces<'a> {
     /// `links` are the interfaces of each node that has a namespace of its own.
     pub(super) fn new(topology: &'a Topology, links: BTreeMap<String, Vec<Link>>) -> Self {
-        let near = |end: Endpoint| Endpoint { node: owner(topology, &end.node), ..end };
+        let near = |end: Endpoint| Endpoint { node: topology.owner(&end.node).to_owned(), ..end };
         let far_ends = topology.far_ends().into_iter().map(|(end, far)| (near(end), far)).collect();
         Self { topology, links, far_ends }
     }
@@ -58,7 +58,7 @@ impl<'a> Interfaces<'a> {
                 let near = Endpoint { node: node.clone(), interface: port.name.clone() };
                 let Some(end) = self.far_ends.get(&near).cloned() else { continue };
                 let leaf_port = leaf_port.clone().unwrap_or_else(|| port.name.clone());
-                let far = owner(self.topology, &end.node);
+                let far = self.topology.owner(&end.node).to_owned();
                 match self.bridge_of(&far, &end.interface) {
                     None => found.push(Port { port: leaf_port, end }),
                     Some(next) if self.ports(&far, next).any(|port| port.vxlan.is_some()) => {}
@@ -87,12 +87,6 @@ impl<'a> Interfaces<'a> {
         let master = links.iter().find(|link| link.name == interface)?.master?;
         links.iter().any(|link| link.index == master && link.bridge).then_some(master)
     }
-}
-
-/// The node whose namespace a node uses.
-fn owner(topology: &Topology, node: &str) -> String {
-    let shared = topology.nodes.get(node).and_then(|settings| settings.shares.clone());
-    shared.unwrap_or_else(|| node.to_owned())
 }
 
 #[cfg(test)]

@@ -11,8 +11,10 @@ use experiment::plan::Key;
 use experiment::plot::Size;
 use experiment::record::{Manifest, date, parse_lines};
 use experiment::report::Report;
+use experiment::verdict::{headline, verdicts};
 use experiment::{Experiment, Run, Summary, table};
 
+use super::Outcome;
 use super::inputs::Inputs;
 use crate::error::RunError;
 use fabric::owner::Folder;
@@ -139,7 +141,7 @@ impl Directory {
         manifest: &Manifest,
         command: &str,
         complete: bool,
-    ) -> Result<(Summary, PathBuf), RunError> {
+    ) -> Result<Outcome, RunError> {
         let summary = Summary::new(experiment, &self.runs);
         let first = self.runs.iter().map(|run| run.unix_time).min().unwrap_or_default();
         let report = Report {
@@ -170,7 +172,9 @@ impl Directory {
             put(&chart.file, chart.chart.file(Size::Page))?;
         }
         put(REPORT, report.page())?;
-        Ok((summary, page))
+        let verdicts = verdicts(experiment, &summary);
+        let headline = headline(experiment, &summary);
+        Ok(Outcome { summary, headline, verdicts, report: page })
     }
 }
 

@@ -7,14 +7,12 @@ use experiment::compare::Results;
 use experiment::plan::Key;
 use experiment::record::{Machine, Manifest};
 use experiment::shard::Shard;
-use experiment::verdict::{headline, verdicts};
 use experiment::{Experiment, Plan};
 
 use super::Outcome;
 use super::directory::{self, Directory};
 use super::inputs::Inputs;
 use super::stop::is_precise;
-use super::Outcome;
 use crate::error::RunError;
 
 /// A part, and where it is.
@@ -69,10 +67,7 @@ fn write(
             directory.append(run.clone())?;
         }
     }
-    let (summary, report) = directory.write_results(experiment, manifest, command, true)?;
-    let verdicts = verdicts(experiment, &summary);
-    let headline = headline(experiment, &summary);
-    Ok(Outcome { summary, headline, verdicts, report })
+    directory.write_results(experiment, manifest, command, true)
 }
 
 fn problem(path: &Path, problem: impl Into<String>) -> RunError {
