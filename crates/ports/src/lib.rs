@@ -3,7 +3,7 @@
 //! - [`access`], [`tap`]: access ports of VNIs without a kernel bridge
 //! - [`packet`]: AF_PACKET sockets with batched receive and transmit
 //! - [`port`]: what all ports have in common
-//! - [`memory`], [`pcap`]: ports in memory, and ports that replay and write capture files
+//! - [`memory`]: ports in memory
 //! - `ring`, `tx`: the receive ring and the transmit queue of such a socket
 //! - [`probe_socket`]: sends and receives probes between VTEPs
 //! - [`capture`]: captures what interfaces receive and send; [`queue_pair_counter`] counts packets of
@@ -20,7 +20,6 @@ mod filter;
 pub mod memory;
 #[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
 pub mod packet;
-pub mod pcap;
 #[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
 pub mod poller;
 pub mod port;
@@ -40,7 +39,6 @@ pub use access::AccessPort;
 pub use capture::{CaptureFilter, CaptureSocket};
 pub use memory::{MemoryPort, SentFrame};
 pub use packet::PacketSocket;
-pub use pcap::{PcapFrames, PcapPort, PcapWriter};
 pub use poller::Poller;
 pub use port::Port;
 pub use probe_socket::ProbeSocket;

@@ -58,12 +58,6 @@ impl<P: Port, A: Port> Forwarder<P, A> {
         &mut self.ports
     }
 
-    /// The ports, at the end.
-    #[must_use]
-    pub fn into_ports(self) -> Ports<P> {
-        self.ports
-    }
-
     /// Whether no batch is sent in parts.
     #[must_use]
     pub const fn is_idle(&self) -> bool {

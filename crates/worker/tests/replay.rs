@@ -1,4 +1,4 @@
-//! Capture files and frames in memory, replayed through the code that a worker runs.
+//! Frames in memory through the code that a worker runs; some results are compared with captures.
 //!
 //! `VTEPD_UPDATE_CAPTURES=1` rewrites the captures in `tests/captures`.
 
@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use frame::{Frame, Offload, VlanTag};
 use frames::leaf::{Leaf, host, roce};
+use pipeline::gso::packets;
 use pipeline::{Counters, Pipeline};
-use ports::{MemoryPort, PcapFrames, PcapPort, PcapWriter, SentFrame};
+use ports::{MemoryPort, SentFrame};
 use tables::Snapshot;
 use worker::{Forwarder, Ports};
 
@@ -55,55 +56,71 @@ fn capture(name: &str, written: &[u8]) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
+/// A capture file of these frames (pcap-savefile(5)). The time stamp of each is its number in
+/// microseconds.
 fn file(frames: &[Vec<u8>]) -> Vec<u8> {
-    let mut writer = PcapWriter::new(Vec::new()).unwrap();
-    frames.iter().for_each(|frame| writer.write(frame).unwrap());
-    writer.into_inner()
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect();
+    let mut file: Vec<u8> = words(&[0xa1b2_c3d4, 0x0002_0004, 0, 0, 0x0004_0000, 1]);
+    for (number, frame) in (0..).zip(frames) {
+        let length = frame.len() as u32;
+        file.extend::<Vec<u8>>(words(&[0, number, length, length]));
+        file.extend(frame);
+    }
+    file
 }
 
-/// Replays `bridge` and `underlay`. Returns the captures of uplinks, bridge and hosts, and the
-/// counters.
-fn replay(snapshot: &Snapshot, bridge: &[u8], underlay: &[u8]) -> ([Vec<u8>; 3], Arc<Counters>) {
-    let nothing = file(&[]);
-    let port = |file, tag| {
-        let written = PcapWriter::new(Vec::new()).unwrap();
-        PcapPort::new(PcapFrames::new(file).unwrap(), written).with_tag(tag)
-    };
+/// A port at which these frames arrive, with a tag beside their bytes.
+fn port(frames: &[Vec<u8>], vlan: Option<VlanTag>) -> MemoryPort<'_> {
+    let offload = Offload::default();
+    MemoryPort::new(frames.iter().map(move |data| Frame { data, vlan, offload }))
+}
+
+/// What the uplinks, the bridge and the hosts send when these frames arrive, and the counters.
+fn replay(
+    snapshot: &Snapshot,
+    bridge: &[Vec<u8>],
+    underlay: &[Vec<u8>],
+) -> ([Vec<Vec<u8>>; 3], Arc<Counters>) {
     let ports = Ports {
         underlay: port(underlay, None),
         bridge: port(bridge, Some(TAG)),
-        uplinks: port(&nothing, None),
-        hosts: port(&nothing, None),
+        uplinks: port(&[], None),
+        hosts: port(&[], None),
     };
     let (pipeline, counters) = pipeline(false);
     let mut forwarder = Forwarder::<_, MemoryPort<'_>>::new(ports, Vec::new(), pipeline);
     let now = Instant::now();
     while forwarder.from_bridge(snapshot, now, |_| {}).unwrap() > 0 {}
     while forwarder.from_underlay(snapshot, now, |_| {}).unwrap() > 0 {}
-    let Ports { bridge, uplinks, hosts, .. } = forwarder.into_ports();
-    ([uplinks, bridge, hosts].map(PcapPort::into_written), counters)
+    let Ports { bridge, uplinks, hosts, .. } = forwarder.ports_mut();
+    let sent = [uplinks, bridge, hosts].map(MemoryPort::take_sent);
+    (sent.map(|sent| sent.iter().flat_map(|sent| packets(&sent.frame())).collect()), counters)
 }
 
 /// What hosts send is encapsulated, and the peer that receives it gives the same frames to its
 /// bridge. Both results are compared with captures, byte by byte.
 #[test]
-fn captures_are_replayed_and_give_the_same_captures() {
-    let leaf = Leaf::default();
-    let hosts = capture("hosts.pcap", &file(&from_hosts()));
-    assert_eq!(PcapFrames::new(&hosts).unwrap().count(), 43);
-    let ([uplinks, bridge, _], counters) = replay(&leaf.snapshot().unwrap(), &hosts, &file(&[]));
-    assert_eq!(uplinks, capture("uplinks.pcap", &uplinks), "what the uplinks send");
-    assert_eq!(PcapFrames::new(&bridge).unwrap().count(), 0);
+fn frames_of_hosts_give_the_same_captures() {
+    let same = |name, frames: &[Vec<u8>]| {
+        let written = file(frames);
+        assert_eq!(written, capture(name, &written), "{name}");
+    };
+    let (leaf, hosts) = (Leaf::default(), from_hosts());
+    assert_eq!(hosts.len(), 43);
+    same("hosts.pcap", &hosts);
+    let ([uplinks, bridge, _], counters) = replay(&leaf.snapshot().unwrap(), &hosts, &[]);
+    same("uplinks.pcap", &uplinks);
+    assert_eq!(bridge.len(), 0);
     assert_eq!((counters.sent.get(), counters.dropped_in_all()), (42, 1), "the runt");
     assert_balanced(&counters);
 
-    let ([back, bridge, _], counters) = replay(&leaf.peer().unwrap(), &file(&[]), &uplinks);
-    assert_eq!(bridge, capture("bridge.pcap", &bridge), "what the peer's bridge gets");
-    assert_eq!(PcapFrames::new(&back).unwrap().count(), 0);
+    let ([back, bridge, _], counters) = replay(&leaf.peer().unwrap(), &[], &uplinks);
+    same("bridge.pcap", &bridge);
+    assert_eq!(back.len(), 0);
     assert_balanced(&counters);
-    let untagged = |frame: &[u8]| [&frame[..12], &frame[16..]].concat();
-    let arrived: Vec<_> = PcapFrames::new(&bridge).unwrap().map(untagged).collect();
-    assert_eq!(arrived, from_hosts()[..42], "unchanged and in order");
+    let untagged = |frame: &Vec<u8>| [&frame[..12], &frame[16..]].concat();
+    let arrived: Vec<_> = bridge.iter().map(untagged).collect();
+    assert_eq!(arrived, hosts[..42], "unchanged and in order");
 }
 
 /// Two leaves in memory: what the uplinks of one send is what the other receives, with checksums
