@@ -16,12 +16,7 @@ struct bypass_port {
 	__u32 zero;
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_HASH);
-	UINT(max_entries, 4096);
-	TYPE(key, __u32);
-	TYPE(value, struct bypass_port);
-} bypass_ports SEC(".maps");
+MAP(HASH, bypass_ports, 4096, 0, __u32, struct bypass_port);
 
 // Counters of a port's frames (key: its number).
 struct port_counts {
@@ -31,12 +26,7 @@ struct port_counts {
 	__u64 stalled;
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	UINT(max_entries, 4096);
-	TYPE(key, __u32);
-	TYPE(value, struct port_counts);
-} port_counts SEC(".maps");
+MAP(PERCPU_ARRAY, port_counts, 4096, 0, __u32, struct port_counts);
 
 // The location of a MAC address: behind a port (scope: its ifindex), or behind a remote VTEP
 // (scope: the VNI's slot). A host has a further entry under its VNI's slot.
@@ -58,13 +48,7 @@ struct location_entry {
 };
 
 #define MOVE_WINDOW 1000000000LL // nanoseconds; within this time the control task learns of a real move
-struct {
-	UINT(type, BPF_MAP_TYPE_HASH);
-	UINT(max_entries, 131072);
-	UINT(map_flags, BPF_F_NO_PREALLOC);
-	TYPE(key, struct mac_location);
-	TYPE(value, struct location_entry);
-} mac_locations SEC(".maps");
+MAP(HASH, mac_locations, 131072, BPF_F_NO_PREALLOC, struct mac_location, struct location_entry);
 
 // Whether this is a valid IPv4 packet without options that fills the frame. With br_netfilter the
 // bridge drops packets with a wrong version, length or checksum, and trims bytes behind a packet

@@ -18,12 +18,7 @@ struct chunk {
 	__u8 bytes[CHUNK + 4]; // the verifier does not see that a whole number of words is not longer
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	UINT(max_entries, 1);
-	TYPE(key, __u32);
-	TYPE(value, struct chunk);
-} chunks SEC(".maps");
+MAP(PERCPU_ARRAY, chunks, 1, 0, __u32, struct chunk);
 
 // The sum of all bytes of the packet from an even offset on, which is never 0. Returns 0 if there are
 // too many.

@@ -46,12 +46,7 @@ struct port_choice {
 	__u16 zero[3];
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_HASH);
-	UINT(max_entries, 8192);
-	TYPE(key, struct port_key);
-	TYPE(value, struct port_choice);
-} port_choices SEC(".maps");
+MAP(HASH, port_choices, 8192, 0, struct port_key, struct port_choice);
 
 // crates/path/src/hash.rs
 #define K1 0xbb67ae8584caa73bULL

@@ -4,12 +4,7 @@
 // BPF_PROG_TEST_RUN does not return skb->hash.
 #include "steering.bpf.c"
 
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, 1);
-	TYPE(key, __u32);
-	TYPE(value, struct port_choice);
-} tested_choice SEC(".maps");
+MAP(ARRAY, tested_choice, 1, 0, __u32, struct port_choice);
 
 // udp_flow_src_port() (include/net/udp.h)
 static ALWAYS_INLINE __u32 port_of_kernel(__u32 hash, const struct port_choice *choice)

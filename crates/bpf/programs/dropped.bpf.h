@@ -21,20 +21,11 @@ struct dropped_frame {
 	__u8 headers[DROPPED_HEADERS]; // 0 behind the end of a shorter frame
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_RINGBUF);
-	UINT(max_entries, 65536);
-} dropped_frames SEC(".maps");
+RING(dropped_frames, 65536);
 
 // Of each reason two words: the second (upper half) with the frames of it, and the frames of all that
 // user space was not told of.
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, 2 * DROPPED_REASONS);
-	UINT(map_flags, BPF_F_MMAPABLE);
-	TYPE(key, __u32);
-	TYPE(value, __u64);
-} dropped_limits SEC(".maps");
+MAP(ARRAY, dropped_limits, 2 * DROPPED_REASONS, BPF_F_MMAPABLE, __u32, __u64);
 
 // Whether user space is told of one more frame of this reason.
 static ALWAYS_INLINE int is_within_limit(__u32 reason, __u64 now)

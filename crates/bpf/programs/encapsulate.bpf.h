@@ -51,12 +51,7 @@ struct tx_decision {
 #define IDENTIFICATION_BLOCK 16
 #define SEQUENCES 4096 // a VTEP has that of its index modulo this number
 
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, SEQUENCES);
-	TYPE(key, __u32);
-	TYPE(value, __u32);
-} identifications SEC(".maps");
+MAP(ARRAY, identifications, SEQUENCES, 0, __u32, __u32);
 
 struct identification_block {
 	__u32 second; // in which it was taken
@@ -64,12 +59,7 @@ struct identification_block {
 	__u16 left;
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	UINT(max_entries, SEQUENCES);
-	TYPE(key, __u32);
-	TYPE(value, struct identification_block);
-} identification_blocks SEC(".maps");
+MAP(PERCPU_ARRAY, identification_blocks, SEQUENCES, 0, __u32, struct identification_block);
 
 // Takes a new block, for at least so many packets.
 static FUNCTION int take_block(struct identification_block *block, __u32 sequence, __u32 count, __u32 second)

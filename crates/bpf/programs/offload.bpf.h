@@ -41,12 +41,7 @@ struct offload_vni {
 
 #define OFFLOAD_VNIS 8192
 
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, OFFLOAD_VNIS);
-	TYPE(key, __u32);
-	TYPE(value, struct offload_vni);
-} offload_vnis SEC(".maps");
+MAP(ARRAY, offload_vnis, OFFLOAD_VNIS, 0, __u32, struct offload_vni);
 
 // Slot of a VNI to the index of its settings, in the lower 16 bits; 0 if its frames are not offloaded.
 // With OFFLOAD_MOVING, flows come from the worker. Each goes there until the worker has sent all,
@@ -57,13 +52,7 @@ struct {
 #define OFFLOAD_LEFT(worker, which) (1ULL << (16 + 8 * (which) + (worker)))
 #define OFFLOAD_MOVED(worker, which) (1ULL << (40 + 8 * (which) + (worker)))
 
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, 4096);
-	UINT(map_flags, BPF_F_MMAPABLE);
-	TYPE(key, __u32);
-	TYPE(value, __u64);
-} offload_slots SEC(".maps");
+MAP(ARRAY, offload_slots, 4096, BPF_F_MMAPABLE, __u32, __u64);
 
 // Remote VTEPs by their index in the snapshot: the address in network byte order in the lower half,
 // its next hops in the upper half. Over IPv6, the lower half is the index of the address.
@@ -71,13 +60,7 @@ struct {
 #define OFFLOAD_SINGLE 0x80000000 // one next hop: the rest is its index, not that of a group
 #define OFFLOAD_NO_HOPS 0
 
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, OFFLOAD_VTEPS);
-	UINT(map_flags, BPF_F_MMAPABLE);
-	TYPE(key, __u32);
-	TYPE(value, __u64);
-} offload_vteps SEC(".maps");
+MAP(ARRAY, offload_vteps, OFFLOAD_VTEPS, BPF_F_MMAPABLE, __u32, __u64);
 
 #define OFFLOAD_ADDRESSES 4096
 
@@ -85,29 +68,12 @@ struct offload_address {
 	__u32 words[4]; // network byte order
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, OFFLOAD_ADDRESSES);
-	TYPE(key, __u32);
-	TYPE(value, struct offload_address);
-} offload_addresses SEC(".maps");
+MAP(ARRAY, offload_addresses, OFFLOAD_ADDRESSES, 0, __u32, struct offload_address);
 
-struct {
-	UINT(type, BPF_MAP_TYPE_HASH);
-	UINT(max_entries, OFFLOAD_ADDRESSES);
-	UINT(map_flags, BPF_F_NO_PREALLOC);
-	TYPE(key, struct offload_address);
-	TYPE(value, __u32);
-} offload_senders_ipv6 SEC(".maps");
+MAP(HASH, offload_senders_ipv6, OFFLOAD_ADDRESSES, BPF_F_NO_PREALLOC, struct offload_address, __u32);
 
 // Address of a remote VTEP in network byte order to its index.
-struct {
-	UINT(type, BPF_MAP_TYPE_HASH);
-	UINT(max_entries, OFFLOAD_VTEPS);
-	UINT(map_flags, BPF_F_NO_PREALLOC);
-	TYPE(key, __u32);
-	TYPE(value, __u32);
-} offload_senders SEC(".maps");
+MAP(HASH, offload_senders, OFFLOAD_VTEPS, BPF_F_NO_PREALLOC, __u32, __u32);
 
 // The next hop of each bucket of a group (crates/path/src/group.rs).
 #define BUCKETS 1024
@@ -117,12 +83,7 @@ struct offload_group {
 	__u16 hops[1024];
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, OFFLOAD_GROUPS);
-	TYPE(key, __u32);
-	TYPE(value, struct offload_group);
-} offload_groups SEC(".maps");
+MAP(ARRAY, offload_groups, OFFLOAD_GROUPS, 0, __u32, struct offload_group);
 
 // A next hop.
 struct offload_hop {
@@ -137,12 +98,7 @@ struct offload_hop {
 
 #define OFFLOAD_HOPS 4096
 
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, OFFLOAD_HOPS);
-	TYPE(key, __u32);
-	TYPE(value, struct offload_hop);
-} offload_hops SEC(".maps");
+MAP(ARRAY, offload_hops, OFFLOAD_HOPS, 0, __u32, struct offload_hop);
 
 // Frames and their bytes in both directions: of a VNI, by its slot, and of a remote VTEP, by its
 // index. Each segment of a super-frame counts. Bytes are those of inner frames.
@@ -154,19 +110,9 @@ struct offload_traffic {
 	__u64 by_default; // of `sent`
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	UINT(max_entries, 4096);
-	TYPE(key, __u32);
-	TYPE(value, struct offload_traffic);
-} offload_vni_traffic SEC(".maps");
+MAP(PERCPU_ARRAY, offload_vni_traffic, 4096, 0, __u32, struct offload_traffic);
 
-struct {
-	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	UINT(max_entries, 4096);
-	TYPE(key, __u32);
-	TYPE(value, struct offload_traffic);
-} offload_vtep_traffic SEC(".maps");
+MAP(PERCPU_ARRAY, offload_vtep_traffic, 4096, 0, __u32, struct offload_traffic);
 
 // Frames sent to a next hop, by its path index, and their bytes with outer headers.
 struct offload_path_traffic {
@@ -176,12 +122,7 @@ struct offload_path_traffic {
 
 #define OFFLOAD_PATHS 1024
 
-struct {
-	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	UINT(max_entries, OFFLOAD_PATHS);
-	TYPE(key, __u32);
-	TYPE(value, struct offload_path_traffic);
-} offload_path_traffic SEC(".maps");
+MAP(PERCPU_ARRAY, offload_path_traffic, OFFLOAD_PATHS, 0, __u32, struct offload_path_traffic);
 
 // What a program does with a frame that it does not offload: the worker gets it.
 #define TO_WORKER (-2)
@@ -189,12 +130,7 @@ struct {
 // Whether the flows with a hash follow a frame to the worker.
 #define FOLLOWERS 4096
 
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, FOLLOWERS);
-	TYPE(key, __u32);
-	TYPE(value, __u32);
-} followers SEC(".maps");
+MAP(ARRAY, followers, FOLLOWERS, 0, __u32, __u32);
 
 // The entry of a frame's flow. All frames of a super-frame have one, also those of RoCE.
 static ALWAYS_INLINE __u32 *follower_of(struct __sk_buff *skb, __u32 slot, __u32 which, __u32 start)

@@ -23,22 +23,10 @@ struct pinned {
 
 #define OFFLOAD_PINNED 65536
 
-struct {
-	UINT(type, BPF_MAP_TYPE_HASH);
-	UINT(max_entries, OFFLOAD_PINNED);
-	UINT(map_flags, BPF_F_NO_PREALLOC);
-	TYPE(key, struct pinned_key);
-	TYPE(value, struct pinned);
-} offload_pinned SEC(".maps");
+MAP(HASH, offload_pinned, OFFLOAD_PINNED, BPF_F_NO_PREALLOC, struct pinned_key, struct pinned);
 
 // User space sets the number of entries when it loads the programs: one without `qp-pin`.
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, 1);
-	UINT(map_flags, BPF_F_MMAPABLE);
-	TYPE(key, __u32);
-	TYPE(value, struct pinned_usage);
-} offload_usage SEC(".maps");
+MAP(ARRAY, offload_usage, 1, BPF_F_MMAPABLE, __u32, struct pinned_usage);
 
 // The path of a queue pair; 0 if it is not placed.
 static FUNCTION struct pinned *pinned_path(__u32 slot, __u32 vtep, __u64 hash)

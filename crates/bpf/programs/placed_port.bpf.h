@@ -17,24 +17,12 @@ struct placed_key {
 #define PLACED 65536
 
 // The index of a queue pair's word and counts; 0 while user space has not placed it.
-struct {
-	UINT(type, BPF_MAP_TYPE_HASH);
-	UINT(max_entries, PLACED);
-	UINT(map_flags, BPF_F_NO_PREALLOC);
-	TYPE(key, struct placed_key);
-	TYPE(value, __u32);
-} placed_indices SEC(".maps");
+MAP(HASH, placed_indices, PLACED, BPF_F_NO_PREALLOC, struct placed_key, __u32);
 
 // From the lowest bit: the port (16 bits), the port to which it moves or 0 (16 bits), and the pause in
 // microseconds that this needs (32 bits). User space sets the number of entries when it loads the
 // programs.
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, 1);
-	UINT(map_flags, BPF_F_MMAPABLE);
-	TYPE(key, __u32);
-	TYPE(value, __u64);
-} placed_ports SEC(".maps");
+MAP(ARRAY, placed_ports, 1, BPF_F_MMAPABLE, __u32, __u64);
 
 // The first frame of a queue pair.
 struct new_queue_pair {
@@ -46,10 +34,7 @@ struct new_queue_pair {
 
 #define SHORTEST_ROCE (14 + 20 + 8 + BTH_LENGTH)
 
-struct {
-	UINT(type, BPF_MAP_TYPE_RINGBUF);
-	UINT(max_entries, 262144);
-} new_queue_pairs SEC(".maps");
+RING(new_queue_pairs, 262144);
 
 // Tells user space of a queue pair, once. If there is no room, its next frame does so again.
 static FUNCTION int tell_new(struct __sk_buff *skb, struct placed_key *key)

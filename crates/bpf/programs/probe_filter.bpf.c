@@ -8,29 +8,13 @@
 // Addresses can be forged; the tokens of two VTEPs cannot, unless somebody sees their packets
 // (crates/pathmap/src/message.rs). So packets with a token have limits of their own, which those
 // without one do not use up.
-#include <linux/bpf.h>
-
-#define SEC(name) __attribute__((section(name), used))
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-#define UINT(name, value) int (*name)[value]
-#define TYPE(name, type) type *name
-
-#define ntohs(x) __builtin_bswap16(x)
-#define ntohl(x) __builtin_bswap32(x)
-
-static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
-static long (*bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)BPF_FUNC_skb_load_bytes;
-static __u64 (*bpf_ktime_get_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
+#include "common.bpf.h"
 
 // Results of a socket filter: how much of the packet is read. The buffer of the thread has as much.
 #define DROP 0
 #define TAKE 2048
 
-#define PACKET_HOST 0 // include/uapi/linux/if_packet.h
-#define ETH_P_IP 0x0800
-#define ETH_P_IPV6 0x86dd
 #define IPPROTO_ICMP 1
-#define IPPROTO_UDP 17
 #define IPPROTO_ICMPV6 58
 // The first byte of errors about an expired time to live (RFC 792) or hop limit (RFC 4443).
 #define ICMP_TIME_EXCEEDED 11
@@ -74,41 +58,19 @@ struct sender {
 	__u32 opening;
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_HASH);
-	UINT(max_entries, 1024);
-	TYPE(key, __u32);
-	TYPE(value, __u32);
-	UINT(map_flags, BPF_F_NO_PREALLOC);
-} probe_uplinks SEC(".maps");
+MAP(HASH, probe_uplinks, 1024, BPF_F_NO_PREALLOC, __u32, __u32);
 
-struct {
-	UINT(type, BPF_MAP_TYPE_HASH);
-	UINT(max_entries, 65536);
-	TYPE(key, struct ends);
-	TYPE(value, struct sender);
-	UINT(map_flags, BPF_F_NO_PREALLOC);
-} probe_senders SEC(".maps");
+MAP(HASH, probe_senders, 65536, BPF_F_NO_PREALLOC, struct ends, struct sender);
 
 // Limits for all senders together: messages without a token, and ICMP errors.
 enum { ALL_WITHOUT = 0, ALL_ERRORS = 1 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, 2);
-	TYPE(key, __u32);
-	TYPE(value, struct limit);
-} probe_limits SEC(".maps");
+MAP(ARRAY, probe_limits, 2, 0, __u32, struct limit);
 
 // Packets that were refused, by reason.
 enum { NOT_FROM_UPLINK = 0, NOT_FROM_VTEP = 1, OVER_LIMIT = 2 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	UINT(max_entries, 3);
-	TYPE(key, __u32);
-	TYPE(value, __u64);
-} probe_refused SEC(".maps");
+MAP(PERCPU_ARRAY, probe_refused, 3, 0, __u32, __u64);
 
 // Nanoseconds for each packet of the limits: 256 with the opening token in a second from one sender,
 // and 256 without any, 8,192 of these from all, and 1,024 errors. vtepd traces with at most 200 packets

@@ -7,12 +7,8 @@
 // The helper hashes flow keys, as kernel VXLAN does when it sends. A lookup by netlink hashes a
 // packet, and with the custom policy (fib_multipath_hash_policy 3) the two differ: see
 // fib_multipath_custom_hash_fl4() and fib_multipath_custom_hash_skb() in net/ipv4/route.c.
-#include <linux/bpf.h>
+#include "common.bpf.h"
 
-#define SEC(name) __attribute__((section(name), used))
-
-static long (*bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)BPF_FUNC_skb_load_bytes;
-static long (*bpf_skb_store_bytes)(void *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)BPF_FUNC_skb_store_bytes;
 static long (*bpf_fib_lookup)(void *skb, struct bpf_fib_lookup *params, int len, __u32 flags) = (void *)BPF_FUNC_fib_lookup;
 
 #define ETHERNET 14

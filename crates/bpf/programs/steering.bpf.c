@@ -8,69 +8,21 @@
 // that map attaches all hooks together, and emptying it detaches them together. The kernel empties
 // the map when its last file descriptor is closed, so also when vtepd dies (kernel/bpf/arraymap.c,
 // bpf_fd_array_map_clear() on map_release_uref).
-#include <linux/bpf.h>
-
-#define SEC(name) __attribute__((section(name), used))
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-// A function with a stack frame of its own. If it is not static, it is verified once for all calls.
-#define FUNCTION __attribute__((noinline))
-#define UINT(name, value) int (*name)[value]
-#define TYPE(name, type) type *name
-
-#define htons(x) __builtin_bswap16(x)
-#define ntohs(x) __builtin_bswap16(x)
-#define htonl(x) __builtin_bswap32(x)
-#define ntohl(x) __builtin_bswap32(x)
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "only little-endian machines have been thought through"
-#endif
-
-static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
-static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)BPF_FUNC_map_update_elem;
-static long (*bpf_tail_call)(void *ctx, void *map, __u32 index) = (void *)BPF_FUNC_tail_call;
-static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redirect;
-static long (*bpf_redirect_peer)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redirect_peer;
-static long (*bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)BPF_FUNC_skb_load_bytes;
-static long (*bpf_skb_store_bytes)(void *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)BPF_FUNC_skb_store_bytes;
-static long (*bpf_skb_vlan_push)(void *skb, __u16 proto, __u16 tci) = (void *)BPF_FUNC_skb_vlan_push;
-static __u64 (*bpf_ktime_get_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
-static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coarse_ns;
-static long (*bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_output;
-static void *(*bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_reserve;
-static void (*bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)BPF_FUNC_ringbuf_submit;
-static void (*bpf_ringbuf_discard)(void *data, __u64 flags) = (void *)BPF_FUNC_ringbuf_discard;
-static long (*bpf_skb_adjust_room)(void *skb, __s32 len_diff, __u32 mode, __u64 flags) = (void *)BPF_FUNC_skb_adjust_room;
-static long (*bpf_l3_csum_replace)(void *skb, __u32 offset, __u64 from, __u64 to, __u64 size) = (void *)BPF_FUNC_l3_csum_replace;
-static long (*bpf_l4_csum_replace)(void *skb, __u32 offset, __u64 from, __u64 to, __u64 flags) = (void *)BPF_FUNC_l4_csum_replace;
-static __s64 (*bpf_csum_diff)(__be32 *from, __u32 from_size, __be32 *to, __u32 to_size, __wsum seed) = (void *)BPF_FUNC_csum_diff;
-static long (*bpf_csum_level)(void *skb, __u64 level) = (void *)BPF_FUNC_csum_level;
-static long (*bpf_skb_pull_data)(void *skb, __u32 length) = (void *)BPF_FUNC_skb_pull_data;
-static void (*bpf_set_hash_invalid)(void *skb) = (void *)BPF_FUNC_set_hash_invalid;
-static long (*bpf_skb_change_type)(void *skb, __u32 type) = (void *)BPF_FUNC_skb_change_type;
-static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
+#include "common.bpf.h"
 
 // include/uapi/linux/pkt_cls.h. TC_ACT_UNSPEC continues with the next filter, and then with the
 // kernel (TCX_NEXT is the same value).
 #define PASS (-1)
 #define DROP 2
 
-#define PACKET_HOST 0 // include/uapi/linux/if_packet.h
-#define ETH_P_IP 0x0800
-#define ETH_P_IPV6 0x86dd
 #define ETH_P_8021Q 0x8100
 #define ETH_P_8021AD 0x88a8
 #define IPPROTO_TCP 6
-#define IPPROTO_UDP 17
 
 // The indices of `kill_switch`.
 enum { HOOK_UPLINK = 0, HOOK_VXLAN = 1, HOOK_PUNT = 2, HOOK_PORT = 3, HOOK_ACCESS = 4 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_PROG_ARRAY);
-	UINT(max_entries, 5);
-	TYPE(key, __u32);
-	TYPE(value, __u32);
-} kill_switch SEC(".maps");
+MAP(PROG_ARRAY, kill_switch, 5, 0, __u32, __u32);
 
 // A tunnel endpoint whose packets vtepd decapsulates. Address and port are in network byte order,
 // the VNI in host byte order. IPv4 addresses are mapped (RFC 4291 section 2.5.5.2).
@@ -88,12 +40,7 @@ struct taken_tunnel {
 	__u32 drained;  // the workers whose flows have gone, one bit each
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_HASH);
-	UINT(max_entries, 4096);
-	TYPE(key, struct tunnel_end);
-	TYPE(value, struct taken_tunnel);
-} taken_tunnels SEC(".maps");
+MAP(HASH, taken_tunnels, 4096, 0, struct tunnel_end, struct taken_tunnel);
 
 // Uplinks with a reverse path filter (source 0), and the sources whose packets pass it there, in
 // network byte order. Packets of other sources are left to the kernel, which applies the filter.
@@ -102,21 +49,10 @@ struct checked_source {
 	__u32 source;
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_HASH);
-	UINT(max_entries, 65536);
-	UINT(map_flags, BPF_F_NO_PREALLOC);
-	TYPE(key, struct checked_source);
-	TYPE(value, __u8);
-} checked_sources SEC(".maps");
+MAP(HASH, checked_sources, 65536, BPF_F_NO_PREALLOC, struct checked_source, __u8);
 
 // Whether any uplink has a reverse path filter.
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, 1);
-	TYPE(key, __u32);
-	TYPE(value, __u32);
-} sources_are_checked SEC(".maps");
+MAP(ARRAY, sources_are_checked, 1, 0, __u32, __u32);
 
 // How to redirect a frame that the bridge sends to a vxlan netdev (key: the netdev's ifindex).
 struct taken_netdev {
@@ -126,20 +62,10 @@ struct taken_netdev {
 	__u32 drained;
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_HASH);
-	UINT(max_entries, 4096);
-	TYPE(key, __u32);
-	TYPE(value, struct taken_netdev);
-} taken_netdevs SEC(".maps");
+MAP(HASH, taken_netdevs, 4096, 0, __u32, struct taken_netdev);
 
 // Slot of a VNI to ifindex of its vxlan netdev; 0 for none.
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, 4096);
-	TYPE(key, __u32);
-	TYPE(value, __u32);
-} slots SEC(".maps");
+MAP(ARRAY, slots, 4096, 0, __u32, __u32);
 
 // Counters of the programs' decisions. They include frames that never reach a worker.
 enum {
@@ -162,12 +88,7 @@ enum {
 	COUNTS,
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	UINT(max_entries, COUNTS);
-	TYPE(key, __u32);
-	TYPE(value, __u64);
-} counts SEC(".maps");
+MAP(PERCPU_ARRAY, counts, COUNTS, 0, __u32, __u64);
 
 #include "workers.bpf.h"
 #include "watchdog.bpf.h"
@@ -243,12 +164,7 @@ struct backlog {
 	__u16 arrived;
 };
 
-struct {
-	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	UINT(max_entries, 3);
-	TYPE(key, __u32);
-	TYPE(value, struct backlog);
-} backlog SEC(".maps");
+MAP(PERCPU_ARRAY, backlog, 3, 0, __u32, struct backlog);
 
 // The same holds for frames that were decapsulated here, on their way into the ingress of vxlan
 // netdevs (TO_BRIDGE), and for those on their way to the splitter (TO_SPLITTER).

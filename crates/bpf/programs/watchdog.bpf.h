@@ -16,20 +16,11 @@ enum { UNDERLAY = 0, BRIDGE = 1, IDLE = 2 };
 #define CALLED 1ULL
 #define HEARTBEAT_WORD 64 // WORDS * WORKERS
 
-struct {
-	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, WORDS * WORKERS + WORDS);
-	UINT(map_flags, BPF_F_MMAPABLE);
-	TYPE(key, __u32);
-	TYPE(value, __u64);
-} waiting_since SEC(".maps");
+MAP(ARRAY, waiting_since, WORDS * WORKERS + WORDS, BPF_F_MMAPABLE, __u32, __u64);
 
 // Numbers of workers to wake, because they have not read a punt pair for too long. WORKERS asks the
 // process for a heartbeat.
-struct {
-	UINT(type, BPF_MAP_TYPE_RINGBUF);
-	UINT(max_entries, 4096);
-} calls SEC(".maps");
+RING(calls, 4096);
 
 // How long frames may wait before the kernel forwards further ones, in nanoseconds. Set before
 // loading.

@@ -20,7 +20,8 @@ use crate::steering::counts::Count;
 use crate::steering::sources::CheckedSource;
 use crate::watchdog::{CALLED, HEARTBEAT_WORD, IDLE, MOST_WORKERS, PuntSide, WORDS};
 
-const SOURCES: [&str; 18] = [
+const SOURCES: [&str; 19] = [
+    include_str!("../programs/common.bpf.h"),
     include_str!("../programs/steering.bpf.c"),
     include_str!("../programs/headers.bpf.h"),
     include_str!("../programs/dropped.bpf.h"),
@@ -75,6 +76,16 @@ fn constants(code: &str) -> BTreeMap<String, u64> {
         }
     }
     found
+}
+
+/// The entries, flags, key and value of each map, by its name.
+fn maps(code: &str) -> BTreeMap<&str, [&str; 4]> {
+    let lines = code.lines().filter_map(|line| line.strip_prefix("MAP(")?.strip_suffix(");"));
+    let map = lines.map(|line| {
+        let parts: Vec<_> = line.split(", ").collect();
+        (parts[1], parts[2..].try_into().unwrap_or_else(|_| panic!("MAP({line})")))
+    });
+    map.collect()
 }
 
 /// The fields of a struct with offset and size, and its size, all in bytes.
@@ -213,9 +224,8 @@ fn structs_in_maps_have_the_same_layout() {
         assert_eq!(&layout(&code, name), rust, "struct {name}: C and Rust");
     }
     // No struct in a map is left out, but those that the programs use alone.
-    let used = code.lines().filter_map(|line| line.trim().strip_prefix("TYPE("));
-    let used = used.filter_map(|line| line.split_once("struct ")?.1.strip_suffix(");"));
-    let mut used: BTreeSet<&str> = used.collect();
+    let used = maps(&code).into_values().flat_map(|[_, _, key, value]| [key, value]);
+    let mut used: BTreeSet<_> = used.filter_map(|kind| kind.strip_prefix("struct ")).collect();
     assert!(["backlog", "chunk", "identification_block"].iter().all(|own| used.remove(own)));
     assert_eq!(used, expected.keys().copied().collect());
 }
@@ -310,20 +320,19 @@ fn name_of(count: Count) -> String {
 fn maps_have_room() {
     let code = code();
     let constants = constants(&code);
+    let maps = maps(&code);
     let entries = |map: &str| {
-        let before = code.split_once(&format!("}} {map} SEC")).unwrap_or_else(|| panic!("{map}")).0;
-        let text = before.rsplit_once("UINT(max_entries, ").unwrap().1.split_once(");").unwrap().0;
-        let product = text.split('*').map(str::trim);
-        let factor = |text| number(text).or_else(|| constants.get(text).copied()).unwrap();
-        product.map(factor).product::<u64>()
+        let sum = maps[map][0].split('+').map(|product| {
+            let factor = |text| number(text).unwrap_or_else(|| constants[text.trim()]);
+            product.split('*').map(factor).product::<u64>()
+        });
+        sum.sum::<u64>()
     };
     assert_eq!(entries("port_counts"), u64::from(Numbers::MOST));
     assert_eq!(entries("bypass_ports"), u64::from(Numbers::MOST));
     assert_eq!(entries("kill_switch"), STEERS.len() as u64);
-    assert!(
-        code.contains("UINT(max_entries, WORDS * WORKERS + WORDS);"),
-        "room for HEARTBEAT_WORD"
-    );
+    let words = WORDS * MOST_WORKERS + WORDS;
+    assert_eq!(entries("waiting_since"), words as u64, "room for HEARTBEAT_WORD");
     assert_eq!(entries("offload_pinned"), u64::from(PINNED));
     assert_eq!(entries("placed_indices"), u64::from(PLACED));
     assert_eq!(entries("offload_vni_traffic"), u64::from(traffic::COUNTED));
