@@ -20,19 +20,17 @@ use crate::port_counts::{Numbers, PortCounts};
 use crate::programs::{Entry, PORT};
 use crate::rcu_expedite::GracePeriods;
 
-/// `struct bypass_port` of the programs.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub(crate) struct PortEntry {
-    pub(crate) refresh: u64,
-    pub(crate) frame_limit: u32,
-    pub(crate) slot: u16,
-    pub(crate) number: u16,
-    pub(crate) delivery_limit: u32,
-    pub(crate) zero: u32,
+shared! {
+    /// `struct bypass_port` of the programs.
+    pub(crate) struct PortEntry {
+        pub(crate) refresh: u64,
+        pub(crate) frame_limit: u32,
+        pub(crate) slot: u16,
+        pub(crate) number: u16,
+        pub(crate) delivery_limit: u32,
+        pub(crate) zero: u32,
+    }
 }
-
-plain!(PortEntry);
 
 /// A port with an attached program. It has the bypass, or only watches for source addresses.
 struct Attached {

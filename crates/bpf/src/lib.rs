@@ -23,14 +23,38 @@
     reason = "raw system calls and their memory; every block says why it is sound"
 )]
 
-/// Types that keys and values of maps may be: of integers alone, and without padding.
-macro_rules! plain {
-    ($($of:ty),+) => {
-        $(
-            // SAFETY: plain integers without padding.
-            unsafe impl aya::Pod for $of {}
-        )+
-    };
+/// Defines types that keys and values of maps are: of integers alone, and without padding. Tests
+/// compare each with the struct of the programs (`shared`).
+macro_rules! shared {
+    ($(
+        $(#[$about:meta])*
+        $seen:vis struct $name:ident {
+            $($(#[$doc:meta])* $by:vis $field:ident: $kind:ty,)+
+        }
+    )+) => {$(
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy)]
+        #[repr(C)]
+        $seen struct $name {
+            $($(#[$doc])* $by $field: $kind,)+
+        }
+
+        // SAFETY: plain integers without padding.
+        unsafe impl aya::Pod for $name {}
+
+        #[cfg(test)]
+        impl $name {
+            /// The fields with offset and size, and the size, all in bytes.
+            pub(crate) fn layout() -> crate::shared::Layout {
+                let fields = [$((
+                    stringify!($field).to_owned(),
+                    std::mem::offset_of!(Self, $field),
+                    size_of::<$kind>(),
+                )),+];
+                (fields.to_vec(), size_of::<Self>())
+            }
+        }
+    )+};
 }
 
 mod attach;

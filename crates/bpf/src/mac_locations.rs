@@ -15,27 +15,22 @@ use tables::{MacLocation, MacLocationChange, Slot};
 use crate::error::SteeringError;
 use crate::maps::{absent, map};
 
-/// `struct mac_location` of the programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(C)]
-pub(crate) struct Key {
-    pub(crate) scope: u32,
-    pub(crate) kind: u16,
-    pub(crate) mac: [u8; 6],
+shared! {
+    /// `struct mac_location` of the programs.
+    #[derive(PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) struct Key {
+        pub(crate) scope: u32,
+        pub(crate) kind: u16,
+        pub(crate) mac: [u8; 6],
+    }
+
+    /// `struct location_entry` of the programs.
+    pub(crate) struct Entry {
+        pub(crate) seen: u64,
+        pub(crate) index: u32,
+        pub(crate) learned: u32,
+    }
 }
-
-plain!(Key);
-
-/// `struct location_entry` of the programs.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Entry {
-    pub(crate) seen: u64,
-    pub(crate) index: u32,
-    pub(crate) learned: u32,
-}
-
-plain!(Entry);
 
 impl Key {
     /// Kinds of locations (`LOCATION_PORT` and so on in the programs).

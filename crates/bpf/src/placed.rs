@@ -26,16 +26,15 @@ const USAGE: &str = "offload_usage";
 const USAGE_WORDS: usize = size_of::<crate::offload::pinned::PinnedUsage>() / size_of::<u64>();
 const LAST: usize = 2;
 
-/// A queue pair in a vxlan netdev: `struct placed_key` of the programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(C)]
-pub struct PlacedKey {
-    pub(crate) hash: u64,
-    pub(crate) ifindex: u32,
-    pub(crate) zero: u32,
+shared! {
+    /// A queue pair in a vxlan netdev: `struct placed_key` of the programs.
+    #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub struct PlacedKey {
+        pub(crate) hash: u64,
+        pub(crate) ifindex: u32,
+        pub(crate) zero: u32,
+    }
 }
-
-plain!(PlacedKey);
 
 impl PlacedKey {
     /// The hash of the flow, under the VNI's seed.

@@ -10,22 +10,21 @@ use aya::maps::PerCpuArray;
 
 use crate::error::SteeringError;
 
-/// Counts of a port's frames. A super-frame counts as one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct PortCounts {
-    /// Frames redirected to the worker past the bridge.
-    pub bypass: u64,
-    /// Frames that could take the bypass but were left to the bridge, so that it refreshes its
-    /// entry of the host.
-    pub refreshed: u64,
-    /// Other frames, left to the bridge.
-    pub passed: u64,
-    /// Frames left to the bridge because the worker hung.
-    pub stalled: u64,
+shared! {
+    /// Counts of a port's frames. A super-frame counts as one.
+    #[derive(Default, PartialEq, Eq)]
+    pub struct PortCounts {
+        /// Frames redirected to the worker past the bridge.
+        pub bypass: u64,
+        /// Frames that could take the bypass but were left to the bridge, so that it refreshes its
+        /// entry of the host.
+        pub refreshed: u64,
+        /// Other frames, left to the bridge.
+        pub passed: u64,
+        /// Frames left to the bridge because the worker hung.
+        pub stalled: u64,
+    }
 }
-
-plain!(PortCounts);
 
 impl PortCounts {
     /// Combines each count with that of `other`.

@@ -24,7 +24,8 @@ struct Ends {
     to: [u8; 16],
 }
 
-plain!(Ends);
+// SAFETY: plain integers without padding.
+unsafe impl aya::Pod for Ends {}
 
 /// `struct sender` of the program.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +38,8 @@ struct Sender {
     tokens: [u32; 4],
 }
 
-plain!(Sender);
+// SAFETY: plain integers without padding.
+unsafe impl aya::Pod for Sender {}
 
 /// Packets that were refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

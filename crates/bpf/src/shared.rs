@@ -2,7 +2,6 @@
 //! the layout of structs in maps, and constants. The C text is the source of what is expected.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem::{offset_of, size_of};
 
 use crate::bypass::PortEntry;
 use crate::dropped::{self, DropCause, Sender};
@@ -89,7 +88,7 @@ fn maps(code: &str) -> BTreeMap<&str, [&str; 4]> {
 }
 
 /// The fields of a struct with offset and size, and its size, all in bytes.
-type Layout = (Vec<(String, usize, usize)>, usize);
+pub(crate) type Layout = (Vec<(String, usize, usize)>, usize);
 
 /// The layout of a C struct of integers and arrays of them.
 fn layout(code: &str, name: &str) -> Layout {
@@ -111,115 +110,31 @@ fn layout(code: &str, name: &str) -> Layout {
     (fields, end.next_multiple_of(widest))
 }
 
-fn size_of_field<T, F>(_: fn(&T) -> &F) -> usize {
-    size_of::<F>()
-}
-
-macro_rules! rust_layout {
-    ($kind:ty { $($field:ident),* }) => {{
-        let fields = [$((
-            stringify!($field).to_owned(),
-            offset_of!($kind, $field),
-            size_of_field(|value: &$kind| &value.$field),
-        )),*];
-        (fields.to_vec(), size_of::<$kind>())
-    }};
-}
-
-/// The structs of the `offload` datapath.
-fn offload_layouts() -> [(&'static str, Layout); 9] {
-    [
-        ("pinned_key", rust_layout!(PinnedKey { hash, vtep, slot })),
-        ("pinned", rust_layout!(PinnedEntry { moved, hop, usage, port, zero })),
-        (
-            "pinned_usage",
-            rust_layout!(PinnedUsage {
-                bytes,
-                frames,
-                last,
-                state,
-                gaps,
-                repeats,
-                naks,
-                cnps,
-                marks
-            }),
-        ),
-        (
-            "offload_vni",
-            rust_layout!(VniEntry {
-                state,
-                local,
-                vni,
-                label,
-                destination_port,
-                min,
-                ports,
-                bins,
-                flags,
-                tos,
-                ttl,
-                mac,
-                zero,
-                refresh
-            }),
-        ),
-        ("offload_address", rust_layout!(AddressEntry { words })),
-        ("offload_group", rust_layout!(GroupEntry { hops })),
-        (
-            "offload_hop",
-            rust_layout!(HopEntry {
-                ifindex,
-                mtu,
-                destination,
-                source,
-                path,
-                by_default,
-                impaired
-            }),
-        ),
-        (
-            "offload_traffic",
-            rust_layout!(OffloadTraffic { sent, sent_bytes, received, received_bytes, by_default }),
-        ),
-        ("offload_path_traffic", rust_layout!(OffloadPathTraffic { frames, bytes })),
-    ]
-}
-
 #[test]
 fn structs_in_maps_have_the_same_layout() {
     let code = code();
-    let mut expected: BTreeMap<&str, Layout> = BTreeMap::from([
-        (
-            "bypass_port",
-            rust_layout!(PortEntry { refresh, frame_limit, slot, number, delivery_limit, zero }),
-        ),
-        ("mac_location", rust_layout!(mac_locations::Key { scope, kind, mac })),
-        ("location_entry", rust_layout!(mac_locations::Entry { seen, index, learned })),
-        ("port_counts", rust_layout!(PortCounts { bypass, refreshed, passed, stalled })),
-        ("tunnel_end", rust_layout!(TunnelEnd { local, vni, port, zero })),
-        ("taken_tunnel", rust_layout!(TakenTunnel { worker, slot, draining, drained })),
-        ("taken_netdev", rust_layout!(TakenNetdev { frame_limit, slot, draining, drained })),
-        ("checked_source", rust_layout!(CheckedSource { ifindex, source })),
-        ("port_key", rust_layout!(Key { ifindex, vni })),
-        (
-            "port_choice",
-            rust_layout!(PortChoiceEntry {
-                state,
-                mark,
-                kernel_min,
-                kernel_width,
-                min,
-                ports,
-                bins,
-                external,
-                pins,
-                zero
-            }),
-        ),
-        ("placed_key", rust_layout!(PlacedKey { hash, ifindex, zero })),
+    let expected = BTreeMap::from([
+        ("bypass_port", PortEntry::layout()),
+        ("mac_location", mac_locations::Key::layout()),
+        ("location_entry", mac_locations::Entry::layout()),
+        ("port_counts", PortCounts::layout()),
+        ("tunnel_end", TunnelEnd::layout()),
+        ("taken_tunnel", TakenTunnel::layout()),
+        ("taken_netdev", TakenNetdev::layout()),
+        ("checked_source", CheckedSource::layout()),
+        ("port_key", Key::layout()),
+        ("port_choice", PortChoiceEntry::layout()),
+        ("placed_key", PlacedKey::layout()),
+        ("pinned_key", PinnedKey::layout()),
+        ("pinned", PinnedEntry::layout()),
+        ("pinned_usage", PinnedUsage::layout()),
+        ("offload_vni", VniEntry::layout()),
+        ("offload_address", AddressEntry::layout()),
+        ("offload_group", GroupEntry::layout()),
+        ("offload_hop", HopEntry::layout()),
+        ("offload_traffic", OffloadTraffic::layout()),
+        ("offload_path_traffic", OffloadPathTraffic::layout()),
     ]);
-    expected.extend(offload_layouts());
     for (name, rust) in &expected {
         assert_eq!(&layout(&code, name), rust, "struct {name}: C and Rust");
     }

@@ -5,54 +5,50 @@ use std::net::{IpAddr, Ipv6Addr};
 use path::{BUCKETS, NextHop, Policy};
 use tables::{DontFragment, FlowLabel, Learning, Tos, Ttl, VniTable};
 
-/// `struct offload_vni` of the programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub(crate) struct VniEntry {
-    pub(crate) state: u64,
-    pub(crate) local: [u32; 4],
-    pub(crate) vni: u32,
-    pub(crate) label: u32,
-    pub(crate) destination_port: u16,
-    pub(crate) min: u16,
-    pub(crate) ports: u16,
-    pub(crate) bins: u16,
-    pub(crate) flags: u16,
-    pub(crate) tos: u8,
-    pub(crate) ttl: u8,
-    pub(crate) mac: [u8; 6],
-    pub(crate) zero: [u8; 2],
-    pub(crate) refresh: u32,
-}
+shared! {
+    /// `struct offload_vni` of the programs.
+    #[derive(PartialEq, Eq)]
+    pub(crate) struct VniEntry {
+        pub(crate) state: u64,
+        pub(crate) local: [u32; 4],
+        pub(crate) vni: u32,
+        pub(crate) label: u32,
+        pub(crate) destination_port: u16,
+        pub(crate) min: u16,
+        pub(crate) ports: u16,
+        pub(crate) bins: u16,
+        pub(crate) flags: u16,
+        pub(crate) tos: u8,
+        pub(crate) ttl: u8,
+        pub(crate) mac: [u8; 6],
+        pub(crate) zero: [u8; 2],
+        pub(crate) refresh: u32,
+    }
 
-/// `struct offload_hop` of the programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub(crate) struct HopEntry {
-    pub(crate) ifindex: u32,
-    pub(crate) mtu: u32,
-    pub(crate) destination: [u8; 6],
-    pub(crate) source: [u8; 6],
-    pub(crate) path: u16,
-    pub(crate) by_default: u8,
-    pub(crate) impaired: u8,
-}
+    /// `struct offload_hop` of the programs.
+    #[derive(PartialEq, Eq, Hash)]
+    pub(crate) struct HopEntry {
+        pub(crate) ifindex: u32,
+        pub(crate) mtu: u32,
+        pub(crate) destination: [u8; 6],
+        pub(crate) source: [u8; 6],
+        pub(crate) path: u16,
+        pub(crate) by_default: u8,
+        pub(crate) impaired: u8,
+    }
 
-/// `struct offload_address` of the programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(C)]
-pub(crate) struct AddressEntry {
-    pub(crate) words: [u32; 4],
-}
+    /// `struct offload_address` of the programs.
+    #[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub(crate) struct AddressEntry {
+        pub(crate) words: [u32; 4],
+    }
 
-/// `struct offload_group` of the programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub(crate) struct GroupEntry {
-    pub(crate) hops: [u16; BUCKETS],
+    /// `struct offload_group` of the programs.
+    #[derive(PartialEq, Eq, Hash)]
+    pub(crate) struct GroupEntry {
+        pub(crate) hops: [u16; BUCKETS],
+    }
 }
-
-plain!(VniEntry, HopEntry, GroupEntry, AddressEntry);
 
 /// Flags of a VNI (`OFFLOAD_FIVE_TUPLE` and so on in the programs).
 pub(crate) const FIVE_TUPLE: u16 = 1;

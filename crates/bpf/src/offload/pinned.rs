@@ -38,43 +38,40 @@ pub struct PinnedFlow {
     pub counter: CounterId,
 }
 
-/// `struct pinned_key` of the programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub(crate) struct PinnedKey {
-    pub(crate) hash: u64,
-    pub(crate) vtep: u32,
-    pub(crate) slot: u32,
-}
+shared! {
+    /// `struct pinned_key` of the programs.
+    #[derive(PartialEq, Eq, Hash)]
+    pub(crate) struct PinnedKey {
+        pub(crate) hash: u64,
+        pub(crate) vtep: u32,
+        pub(crate) slot: u32,
+    }
 
-/// `struct pinned` of the programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub(crate) struct PinnedEntry {
-    pub(crate) moved: u64,
-    pub(crate) hop: u32,
-    pub(crate) usage: u32,
-    pub(crate) port: u16,
-    pub(crate) zero: [u16; 3],
-}
+    /// `struct pinned` of the programs.
+    #[derive(PartialEq, Eq)]
+    pub(crate) struct PinnedEntry {
+        pub(crate) moved: u64,
+        pub(crate) hop: u32,
+        pub(crate) usage: u32,
+        pub(crate) port: u16,
+        pub(crate) zero: [u16; 3],
+    }
 
-/// `struct pinned_usage` of the programs (`programs/record.bpf.h`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub(crate) struct PinnedUsage {
-    pub(crate) bytes: u64,
-    pub(crate) frames: u64,
-    pub(crate) last: u64,
-    // From here on, it is a `path::record::Record`.
-    pub(crate) state: u64,
-    pub(crate) gaps: u64,
-    pub(crate) repeats: u64,
-    pub(crate) naks: u64,
-    pub(crate) cnps: u64,
-    pub(crate) marks: u64,
+    /// `struct pinned_usage` of the programs (`programs/record.bpf.h`).
+    #[derive(PartialEq, Eq)]
+    pub(crate) struct PinnedUsage {
+        pub(crate) bytes: u64,
+        pub(crate) frames: u64,
+        pub(crate) last: u64,
+        // From here on, it is a `path::record::Record`.
+        pub(crate) state: u64,
+        pub(crate) gaps: u64,
+        pub(crate) repeats: u64,
+        pub(crate) naks: u64,
+        pub(crate) cnps: u64,
+        pub(crate) marks: u64,
+    }
 }
-
-plain!(PinnedKey, PinnedEntry);
 
 /// What the programs have sent of each queue pair, and the records that the worker shares.
 #[derive(Debug)]

@@ -10,35 +10,33 @@ use wire::Vni;
 
 use crate::error::SteeringError;
 
-/// `struct offload_traffic` of the programs: frames and their bytes, of a VNI or of a remote VTEP.
-/// Each segment of a super-frame counts. Bytes are those of inner frames.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct OffloadTraffic {
-    /// Frames encapsulated and sent.
-    pub sent: u64,
-    /// Their bytes.
-    pub sent_bytes: u64,
-    /// Frames received, decapsulated and delivered.
-    pub received: u64,
-    /// Their bytes.
-    pub received_bytes: u64,
-    /// Frames sent by a default route.
-    pub by_default: u64,
-}
+shared! {
+    /// `struct offload_traffic` of the programs: frames and their bytes, of a VNI or of a remote
+    /// VTEP. Each segment of a super-frame counts. Bytes are those of inner frames.
+    #[derive(Default, PartialEq, Eq)]
+    pub struct OffloadTraffic {
+        /// Frames encapsulated and sent.
+        pub sent: u64,
+        /// Their bytes.
+        pub sent_bytes: u64,
+        /// Frames received, decapsulated and delivered.
+        pub received: u64,
+        /// Their bytes.
+        pub received_bytes: u64,
+        /// Frames sent by a default route.
+        pub by_default: u64,
+    }
 
-/// `struct offload_path_traffic` of the programs: frames sent to a next hop. Bytes include the outer
-/// headers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct OffloadPathTraffic {
-    /// Frames; each segment counts.
-    pub frames: u64,
-    /// Bytes.
-    pub bytes: u64,
+    /// `struct offload_path_traffic` of the programs: frames sent to a next hop. Bytes include the
+    /// outer headers.
+    #[derive(Default, PartialEq, Eq)]
+    pub struct OffloadPathTraffic {
+        /// Frames; each segment counts.
+        pub frames: u64,
+        /// Bytes.
+        pub bytes: u64,
+    }
 }
-
-plain!(OffloadTraffic, OffloadPathTraffic);
 
 /// Entries of the maps for VNIs and VTEPs.
 pub(crate) const COUNTED: u32 = 4096;

@@ -22,44 +22,40 @@ const DRAIN_LIMIT: Duration = Duration::from_millis(100);
 /// How often to look whether they have.
 const DRAIN_STEP: Duration = Duration::from_micros(100);
 
-/// A tunnel whose packets the programs redirect: `struct tunnel_end`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(C)]
-pub struct TunnelEnd {
-    /// In network byte order. IPv4 addresses are mapped.
-    pub(crate) local: [u32; 4],
-    pub(crate) vni: u32,
-    /// In network byte order.
-    pub(crate) port: u16,
-    pub(crate) zero: u16,
-}
+shared! {
+    /// A tunnel whose packets the programs redirect: `struct tunnel_end`.
+    #[derive(PartialEq, Eq, PartialOrd, Ord)]
+    pub struct TunnelEnd {
+        /// In network byte order. IPv4 addresses are mapped.
+        pub(crate) local: [u32; 4],
+        pub(crate) vni: u32,
+        /// In network byte order.
+        pub(crate) port: u16,
+        pub(crate) zero: u16,
+    }
 
-/// How packets of a tunnel are redirected: `struct taken_tunnel`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct TakenTunnel {
-    /// The worker that receives all packets. Other numbers distribute the flows over all workers.
-    pub(crate) worker: u32,
-    pub(crate) slot: u16,
-    /// 1 if flows go to the kernel once their worker has sent all that it has.
-    pub(crate) draining: u16,
-    /// The workers whose flows have gone, one bit each. Programs write it.
-    pub(crate) drained: u32,
-}
+    /// How packets of a tunnel are redirected: `struct taken_tunnel`.
+    pub struct TakenTunnel {
+        /// The worker that receives all packets. Other numbers distribute the flows over all
+        /// workers.
+        pub(crate) worker: u32,
+        pub(crate) slot: u16,
+        /// 1 if flows go to the kernel once their worker has sent all that it has.
+        pub(crate) draining: u16,
+        /// The workers whose flows have gone, one bit each. Programs write it.
+        pub(crate) drained: u32,
+    }
 
-/// A vxlan netdev whose frames the programs redirect: `struct taken_netdev`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct TakenNetdev {
-    /// The longest frame that fits the underlay once it is encapsulated, in bytes.
-    pub(crate) frame_limit: u32,
-    pub(crate) slot: u16,
-    /// As in [`TakenTunnel`].
-    pub(crate) draining: u16,
-    pub(crate) drained: u32,
+    /// A vxlan netdev whose frames the programs redirect: `struct taken_netdev`.
+    pub struct TakenNetdev {
+        /// The longest frame that fits the underlay once it is encapsulated, in bytes.
+        pub(crate) frame_limit: u32,
+        pub(crate) slot: u16,
+        /// As in [`TakenTunnel`].
+        pub(crate) draining: u16,
+        pub(crate) drained: u32,
+    }
 }
-
-plain!(TunnelEnd, TakenTunnel, TakenNetdev);
 
 impl TunnelEnd {
     /// The tunnel of a VNI.

@@ -17,31 +17,27 @@ use crate::maps::{absent, map};
 /// (the upper half).
 pub const ROUTE_PER_FRAME_MARK: u32 = 0x1000;
 
-/// `struct port_key` of the programs.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Key {
-    pub(crate) ifindex: u32,
-    pub(crate) vni: u32,
-}
+shared! {
+    /// `struct port_key` of the programs.
+    pub(crate) struct Key {
+        pub(crate) ifindex: u32,
+        pub(crate) vni: u32,
+    }
 
-/// How the programs choose the source ports of a VNI: `struct port_choice`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct PortChoiceEntry {
-    pub(crate) state: u64,
-    pub(crate) mark: u32,
-    pub(crate) kernel_min: u16,
-    pub(crate) kernel_width: u16,
-    pub(crate) min: u16,
-    pub(crate) ports: u16,
-    pub(crate) bins: u16,
-    pub(crate) external: u16,
-    pub(crate) pins: u16,
-    pub(crate) zero: [u16; 3],
+    /// How the programs choose the source ports of a VNI: `struct port_choice`.
+    pub struct PortChoiceEntry {
+        pub(crate) state: u64,
+        pub(crate) mark: u32,
+        pub(crate) kernel_min: u16,
+        pub(crate) kernel_width: u16,
+        pub(crate) min: u16,
+        pub(crate) ports: u16,
+        pub(crate) bins: u16,
+        pub(crate) external: u16,
+        pub(crate) pins: u16,
+        pub(crate) zero: [u16; 3],
+    }
 }
-
-plain!(Key, PortChoiceEntry);
 
 impl PortChoiceEntry {
     /// The ports of a policy. `kernel_ports` is the range to which the kernel scales its hash

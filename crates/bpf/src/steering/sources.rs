@@ -11,17 +11,15 @@ use crate::maps::{absent, map};
 
 type Checked = BTreeMap<u32, BTreeSet<Ipv4Addr>>;
 
-/// `struct checked_source` of the programs: an interface, and a source address in network byte
-/// order.
-/// Source 0 marks the interface itself as checked.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub(crate) struct CheckedSource {
-    pub(crate) ifindex: u32,
-    pub(crate) source: u32,
+shared! {
+    /// `struct checked_source` of the programs: an interface, and a source address in network byte
+    /// order.
+    /// Source 0 marks the interface itself as checked.
+    pub(crate) struct CheckedSource {
+        pub(crate) ifindex: u32,
+        pub(crate) source: u32,
+    }
 }
-
-plain!(CheckedSource);
 
 const NAME: &str = "checked_sources";
 const ANY: &str = "sources_are_checked";
