@@ -6,66 +6,17 @@
 
 use core::ops::Range;
 
+use crc32fast::Hasher;
+
 use crate::error::WireError;
 use crate::ipv4::{Ipv4, Ipv4Packet};
 use crate::ipv6::{Ipv6, Ipv6Packet};
 use crate::number::PROTOCOL_UDP;
 use crate::roce::Bth;
-use crate::udp::UdpDatagram;
+use crate::udp::{Udp, UdpDatagram};
 
 /// Length of the ICRC in bytes.
 pub const LENGTH: usize = 4;
-
-/// The reflected polynomial of CRC-32 (IEEE 802.3-2022 section 3.2.9).
-const POLYNOMIAL: u32 = 0xedb8_8320;
-
-/// Entry `[k][b]` is the CRC of byte `b` followed by `k` zero bytes. With these tables, four bytes
-/// are processed per step.
-#[expect(clippy::indexing_slicing, reason = "evaluated by the compiler")]
-const TABLES: [[u32; 256]; 4] = {
-    let mut tables = [[0; 256]; 4];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut crc = byte as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = (crc >> 1) ^ (POLYNOMIAL * (crc & 1));
-            bit += 1;
-        }
-        tables[0][byte] = crc;
-        byte += 1;
-    }
-    let mut zeros = 1;
-    while zeros < 4 {
-        let mut byte = 0;
-        while byte < 256 {
-            let before = tables[zeros - 1][byte];
-            tables[zeros][byte] = (before >> 8) ^ tables[0][(before & 0xff) as usize];
-            byte += 1;
-        }
-        zeros += 1;
-    }
-    tables
-};
-
-/// Looks up a byte. The index is always within the table.
-#[inline]
-fn entry(table: &[u32; 256], byte: u8) -> u32 {
-    table.get(usize::from(byte)).copied().unwrap_or_default()
-}
-
-/// Continues a CRC-32 over `bytes`. Argument and result are the register, which is not
-/// complemented.
-fn crc32(register: u32, bytes: &[u8]) -> u32 {
-    let [by_0, by_1, by_2, by_3] = &TABLES;
-    let (words, tail) = bytes.as_chunks::<4>();
-    let register = words.iter().fold(register, |register, word| {
-        let [a, b, c, d] = (register ^ u32::from_le_bytes(*word)).to_le_bytes();
-        entry(by_3, a) ^ entry(by_2, b) ^ entry(by_1, c) ^ entry(by_0, d)
-    });
-    tail.iter()
-        .fold(register, |register, byte| (register >> 8) ^ entry(by_0, register as u8 ^ byte))
-}
 
 /// Computes the ICRC of a RoCEv2 packet that starts with an IPv4 or IPv6 header. The last four
 /// bytes of its UDP datagram are reserved for the ICRC and are not read. Padding may follow them.
@@ -98,27 +49,50 @@ pub fn fill(packet: &mut [u8]) -> Result<(), WireError> {
     Ok(())
 }
 
+/// Computes the ICRC of a whole packet, from an IPv4 header without options to the end of its ICRC.
+/// The fields are where they are in all such packets, so this is the fastest way. `None` if it is
+/// too short.
+#[must_use]
+pub fn of_plain(packet: &[u8]) -> Option<u32> {
+    const HEADERS: usize = Ipv4::LENGTH + Udp::LENGTH + Bth::LENGTH;
+    let (headers, rest) = packet.split_first_chunk::<HEADERS>()?;
+    let (body, _) = rest.split_last_chunk::<LENGTH>()?;
+    let mut covered = [0xff_u8; 8 + HEADERS];
+    let (_, masked) = covered.split_at_mut(8);
+    masked.copy_from_slice(headers);
+    // Routers may change these: ToS, TTL, header checksum, UDP checksum, FECN and BECN.
+    for field in [1, 8, 10, 11, 26, 27, 32] {
+        *masked.get_mut(field)? = 0xff;
+    }
+    let mut crc = Hasher::new();
+    crc.update(&covered);
+    crc.update(body);
+    Some(crc.finalize())
+}
+
 /// Computes the ICRC of a packet and the range where it belongs.
 fn locate(packet: &[u8]) -> Result<(u32, Range<usize>), WireError> {
-    let lrh = crc32(u32::MAX, &[0xff; 8]);
-    let (register, headers_length, protocol, payload) =
-        if packet.first().is_some_and(|first| first >> 4 == 6) {
-            let ip = Ipv6Packet::parse(packet)?;
-            let upper = ip.upper_layer()?;
-            let mut masked = *ip.header.as_bytes();
-            masked[0] |= 0x0f;
-            [masked[1], masked[2], masked[3], masked[7]] = [0xff; 4];
-            let extensions = ip.payload.len() - upper.payload.len();
-            let register =
-                crc32(crc32(lrh, &masked), ip.payload.get(..extensions).unwrap_or_default());
-            (register, Ipv6::LENGTH + extensions, upper.protocol, upper.payload)
-        } else {
-            let ip = Ipv4Packet::parse(packet)?;
-            let mut masked = *ip.header.as_bytes();
-            [masked[1], masked[8], masked[10], masked[11]] = [0xff; 4];
-            let register = crc32(crc32(lrh, &masked), ip.options);
-            (register, Ipv4::LENGTH + ip.options.len(), ip.header.protocol(), ip.payload)
-        };
+    let mut crc = Hasher::new();
+    crc.update(&[0xff; 8]);
+    let (headers_length, protocol, payload) = if packet.first().is_some_and(|first| first >> 4 == 6)
+    {
+        let ip = Ipv6Packet::parse(packet)?;
+        let upper = ip.upper_layer()?;
+        let mut masked = *ip.header.as_bytes();
+        masked[0] |= 0x0f;
+        [masked[1], masked[2], masked[3], masked[7]] = [0xff; 4];
+        let extensions = ip.payload.len() - upper.payload.len();
+        crc.update(&masked);
+        crc.update(ip.payload.get(..extensions).unwrap_or_default());
+        (Ipv6::LENGTH + extensions, upper.protocol, upper.payload)
+    } else {
+        let ip = Ipv4Packet::parse(packet)?;
+        let mut masked = *ip.header.as_bytes();
+        [masked[1], masked[8], masked[10], masked[11]] = [0xff; 4];
+        crc.update(&masked);
+        crc.update(ip.options);
+        (Ipv4::LENGTH + ip.options.len(), ip.header.protocol(), ip.payload)
+    };
     if protocol != PROTOCOL_UDP {
         return Err(WireError::invalid("ICRC", "protocol", protocol.into()));
     }
@@ -129,9 +103,9 @@ fn locate(packet: &[u8]) -> Result<(u32, Range<usize>), WireError> {
     let (mut masked_udp, mut masked_bth) = (*udp.header.as_bytes(), *bth);
     [masked_udp[6], masked_udp[7]] = [0xff; 2];
     masked_bth[4] = 0xff; // FECN, BECN and the reserved bits behind them.
-    let register = [&masked_udp[..], &masked_bth, body].into_iter().fold(register, crc32);
+    [&masked_udp[..], &masked_bth, body].into_iter().for_each(|part| crc.update(part));
     let end = headers_length + usize::from(udp.header.length());
-    Ok((!register, end - LENGTH..end))
+    Ok((crc.finalize(), end - LENGTH..end))
 }
 
 #[cfg(test)]
@@ -148,21 +122,10 @@ mod tests {
     ];
 
     #[test]
-    fn crc32_of_the_check_string() {
-        // The check value of CRC-32/ISO-HDLC.
-        assert_eq!(!crc32(u32::MAX, b"123456789"), 0xcbf4_3926);
-        for length in 0..9 {
-            let split = crc32(crc32(u32::MAX, &b"123456789"[..length]), &b"123456789"[length..]);
-            assert_eq!(!split, 0xcbf4_3926);
-        }
-        // Linux's rxe_icrc.c starts from the register after the masked InfiniBand header.
-        assert_eq!(crc32(u32::MAX, &[0xff; 8]), 0xdebb_20e3);
-    }
-
-    #[test]
     fn known_packet() {
         let mut packet = UC_SEND;
         assert_eq!(compute(&packet), Ok(0xf353_f378));
+        assert_eq!(of_plain(&packet), Some(0xf353_f378));
         assert_eq!(is_right(&packet), Ok(true));
         packet[60..].fill(0);
         assert_eq!(is_right(&packet), Ok(false));
@@ -203,7 +166,7 @@ mod tests {
         for byte in [0xff; 8].iter().chain(masked) {
             for bit in 0..8 {
                 let feedback = (register ^ u32::from(byte >> bit)) & 1;
-                register = (register >> 1) ^ (feedback * POLYNOMIAL);
+                register = (register >> 1) ^ (feedback * 0xedb8_8320);
             }
         }
         !register
@@ -240,6 +203,7 @@ mod tests {
     fn truncated_or_other_packets_are_errors() {
         for length in 0..UC_SEND.len() {
             assert!(compute(&UC_SEND[..length]).is_err(), "{length} bytes");
+            assert_eq!(of_plain(&UC_SEND[..length]).is_some(), length >= 44, "{length} bytes");
         }
         let mut tcp = UC_SEND;
         tcp[9] = 6;

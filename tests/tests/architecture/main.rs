@@ -299,12 +299,6 @@ fn unsafe_stands_in_ports_and_bpf_only() {
     }
 }
 
-/// Files that allow a lint against panics, each with its reason.
-const PANICS: [(&str, &str); 1] = [(
-    "crates/wire/src/icrc.rs",
-    "a table that the compiler fills: an index out of range does not compile",
-)];
-
 /// The attributes of a file, each from `#[` or `#![` to its closing bracket, also over several
 /// lines.
 fn attributes(text: &str) -> Vec<&str> {
@@ -341,15 +335,12 @@ fn what_terminals_show_is_escaped() {
     }
 }
 
-/// What may panic says so in its manifest, or is `#[cfg(test)]`. Only the files in [`PANICS`] allow
-/// panics by themselves.
+/// What may panic says so in its manifest, or is `#[cfg(test)]`. No file allows panics by itself.
 #[test]
 fn nobody_allows_panics() {
     for (path, text) in sources(&["rs"]) {
         let allows = attributes(&text).into_iter().any(allows_panics);
-        let listed = PANICS.iter().any(|(named, _)| *named == path);
-        assert!(listed || !allows, "{path} allows what the workspace denies");
-        assert!(!listed || allows, "{path} is in the list for nothing");
+        assert!(!allows, "{path} allows what the workspace denies");
     }
 }
 
