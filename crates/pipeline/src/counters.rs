@@ -37,13 +37,58 @@ impl Counter {
     }
 }
 
-/// A number of frames and their bytes.
-#[derive(Debug, Default)]
-pub struct Traffic {
-    /// Frames; each segment of a super-frame counts.
-    pub frames: Counter,
-    /// Bytes, including Ethernet headers.
-    pub bytes: Counter,
+/// What is summed over several workers.
+trait Summed {
+    /// Adds what `other` has counted.
+    fn add_all(&self, other: &Self);
+}
+
+impl Summed for Counter {
+    fn add_all(&self, other: &Self) {
+        self.add(other.get());
+    }
+}
+
+impl<T: Summed> Summed for Box<[T]> {
+    fn add_all(&self, other: &Self) {
+        self.iter().zip(other).for_each(|(all, one)| all.add_all(one));
+    }
+}
+
+/// Defines counters that are zero at first, and their sum: that of each field, except those behind
+/// `and`.
+macro_rules! counted {
+    (
+        $(#[$about:meta])*
+        pub struct $name:ident {
+            $($(#[$doc:meta])* $seen:vis $field:ident: $kind:ty,)+
+        } $(and {
+            $($(#[$other_doc:meta])* $other_seen:vis $other:ident: $other_kind:ty,)+
+        })?
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Default)]
+        pub struct $name {
+            $($(#[$doc])* $seen $field: $kind,)+
+            $($($(#[$other_doc])* $other_seen $other: $other_kind,)+)?
+        }
+
+        impl Summed for $name {
+            fn add_all(&self, other: &Self) {
+                $(self.$field.add_all(&other.$field);)+
+            }
+        }
+    };
+}
+
+counted! {
+    /// A number of frames and their bytes.
+    pub struct Traffic {
+        /// Frames; each segment of a super-frame counts.
+        pub frames: Counter,
+        /// Bytes, including Ethernet headers.
+        pub bytes: Counter,
+    }
 }
 
 impl Traffic {
@@ -52,21 +97,18 @@ impl Traffic {
         self.frames.add(frames);
         self.bytes.add(bytes);
     }
-
-    fn add_all(&self, other: &Self) {
-        self.add(other.frames.get(), other.bytes.get());
-    }
 }
 
-/// Lookups of RoCE flows in the cache of a worker, one for each frame.
-#[derive(Debug, Default)]
-pub struct FlowCache {
-    /// Frames of flows that were remembered.
-    pub hits: Counter,
-    /// Frames of flows that were not, or whose decision no longer held.
-    pub misses: Counter,
-    /// Flows that were forgotten for another, although nothing else had changed.
-    pub evictions: Counter,
+counted! {
+    /// Lookups of RoCE flows in the cache of a worker, one for each frame.
+    pub struct FlowCache {
+        /// Frames of flows that were remembered.
+        pub hits: Counter,
+        /// Frames of flows that were not, or whose decision no longer held.
+        pub misses: Counter,
+        /// Flows that were forgotten for another, although nothing else had changed.
+        pub evictions: Counter,
+    }
 }
 
 /// Received frames whose order was restored.
@@ -86,21 +128,34 @@ pub struct Resequenced {
     pub longest_wait: Counter,
 }
 
-/// The counters of one VNI. Bytes are those of inner frames.
-#[derive(Debug, Default)]
-pub struct VniCounters {
-    /// Frames encapsulated and sent; each copy and segment counts.
-    pub encapsulated: Traffic,
-    /// Frames decapsulated and delivered to the bridge, a host port or an access port.
-    pub decapsulated: Traffic,
-    /// Frames forwarded between access ports.
-    pub switched: Traffic,
-    /// Frames from the bridge that were replicated to the flood list.
-    pub flooded: Counter,
-    /// Frames from VTEPs that are in no table.
-    pub unknown_vtep: Counter,
-    /// Frames of this VNI that were dropped for any reason.
-    pub dropped: Counter,
+impl Summed for Resequenced {
+    fn add_all(&self, other: &Self) {
+        let Self { waited, by_timer, by_bound, by_share, crowded, longest_wait } = other;
+        self.waited.add_all(waited);
+        self.by_timer.add_all(by_timer);
+        self.by_bound.add_all(by_bound);
+        self.by_share.add_all(by_share);
+        self.crowded.add_all(crowded);
+        self.longest_wait.set(self.longest_wait.get().max(longest_wait.get()));
+    }
+}
+
+counted! {
+    /// The counters of one VNI. Bytes are those of inner frames.
+    pub struct VniCounters {
+        /// Frames encapsulated and sent; each copy and segment counts.
+        pub encapsulated: Traffic,
+        /// Frames decapsulated and delivered to the bridge, a host port or an access port.
+        pub decapsulated: Traffic,
+        /// Frames forwarded between access ports.
+        pub switched: Traffic,
+        /// Frames from the bridge that were replicated to the flood list.
+        pub flooded: Counter,
+        /// Frames from VTEPs that are in no table.
+        pub unknown_vtep: Counter,
+        /// Frames of this VNI that were dropped for any reason.
+        pub dropped: Counter,
+    }
 }
 
 /// The counters of one remote VTEP, in cache lines of their own. Bytes are those of inner frames.
@@ -160,61 +215,59 @@ pub struct Programs {
     pub past_bridge: u64,
 }
 
-/// Counters of the standalone bridge's learning.
-#[derive(Debug, Default)]
-pub struct StationCounters {
-    /// New stations.
-    pub new: Counter,
-    /// Stations that moved.
-    pub moved: Counter,
-    /// Frames whose source was not learned because a limit was reached.
-    pub too_many: Counter,
-    /// Frames whose source was not moved because it moves too often.
-    pub flapping: Counter,
-}
-
-/// All counters of a worker.
-#[derive(Debug)]
-pub struct Counters {
-    vnis: Box<[VniCounters]>,
-    paths: Box<[Traffic]>,
-    peers: Box<[PeerCounters]>,
-    drops: Box<[Counter]>,
-    /// Frames received from the underlay.
-    pub underlay_received: Counter,
-    /// Frames received from the bridge.
-    pub bridge_received: Counter,
-    /// Frames that replication and segmentation added.
-    pub copies: Counter,
-    /// Frames that a port accepted.
-    pub sent: Counter,
-    /// UDP super-frames sent.
-    pub super_frames: Counter,
-    /// Frames sent in UDP super-frames.
-    pub in_super_frames: Counter,
-    /// Frames sent to host ports bypassing the bridge; each segment counts.
-    pub past_bridge: Counter,
-    /// Frames sent to VTEPs by a default route; each copy and segment counts.
-    pub by_default: Counter,
-    /// Frames that currently wait for their next hop, or for the ones before them.
-    pub held: Counter,
-    /// Lookups in the cache of flows.
-    pub flow_cache: FlowCache,
-    /// What restoring the order of sprayed packets has taken.
-    pub resequenced: Resequenced,
-    /// Number of times that the worker stalled and the kernel took over.
-    pub stalls: Counter,
-    /// Frames whose source address was not reported because of the rate limit.
-    pub learn_limited: Counter,
+counted! {
     /// Counters of the standalone bridge's learning.
-    pub stations: StationCounters,
-    /// The last frames that were dropped.
-    pub dropped_frames: DroppedFrames,
+    pub struct StationCounters {
+        /// New stations.
+        pub new: Counter,
+        /// Stations that moved.
+        pub moved: Counter,
+        /// Frames whose source was not learned because a limit was reached.
+        pub too_many: Counter,
+        /// Frames whose source was not moved because it moves too often.
+        pub flapping: Counter,
+    }
 }
 
-impl Default for Counters {
-    fn default() -> Self {
-        Self::new()
+counted! {
+    /// All counters of a worker. By default, those for single VNIs, next hops, VTEPs and drop
+    /// reasons are missing.
+    pub struct Counters {
+        vnis: Box<[VniCounters]>,
+        paths: Box<[Traffic]>,
+        drops: Box<[Counter]>,
+        /// Frames received from the underlay.
+        pub underlay_received: Counter,
+        /// Frames received from the bridge.
+        pub bridge_received: Counter,
+        /// Frames that replication and segmentation added.
+        pub copies: Counter,
+        /// Frames that a port accepted.
+        pub sent: Counter,
+        /// UDP super-frames sent.
+        pub super_frames: Counter,
+        /// Frames sent in UDP super-frames.
+        pub in_super_frames: Counter,
+        /// Frames sent to host ports bypassing the bridge; each segment counts.
+        pub past_bridge: Counter,
+        /// Frames sent to VTEPs by a default route; each copy and segment counts.
+        pub by_default: Counter,
+        /// Frames that currently wait for their next hop, or for the ones before them.
+        pub held: Counter,
+        /// Lookups in the cache of flows.
+        pub flow_cache: FlowCache,
+        /// What restoring the order of sprayed packets has taken.
+        pub resequenced: Resequenced,
+        /// Number of times that the worker stalled and the kernel took over.
+        pub stalls: Counter,
+        /// Frames whose source address was not reported because of the rate limit.
+        pub learn_limited: Counter,
+        /// Counters of the standalone bridge's learning.
+        pub stations: StationCounters,
+    } and {
+        peers: Box<[PeerCounters]>,
+        /// The last frames that were dropped.
+        pub dropped_frames: DroppedFrames,
     }
 }
 
@@ -243,32 +296,7 @@ impl Counters {
             paths: zeros(usize::from(PATHS)),
             peers: zeros(PEERS),
             drops: zeros(DropReason::ALL.len()),
-            ..Self::none()
-        }
-    }
-
-    /// Counters without those for single VNIs, next hops, VTEPs and drop reasons.
-    pub(crate) fn none() -> Self {
-        Self {
-            vnis: Box::default(),
-            paths: Box::default(),
-            peers: Box::default(),
-            drops: Box::default(),
-            underlay_received: Counter::default(),
-            bridge_received: Counter::default(),
-            copies: Counter::default(),
-            sent: Counter::default(),
-            super_frames: Counter::default(),
-            in_super_frames: Counter::default(),
-            past_bridge: Counter::default(),
-            by_default: Counter::default(),
-            held: Counter::default(),
-            flow_cache: FlowCache::default(),
-            resequenced: Resequenced::default(),
-            stalls: Counter::default(),
-            learn_limited: Counter::default(),
-            stations: StationCounters::default(),
-            dropped_frames: DroppedFrames::default(),
+            ..Self::default()
         }
     }
 
@@ -279,90 +307,17 @@ impl Counters {
         vteps: impl Iterator<Item = VtepId>,
     ) -> Self {
         let sum = Self::new();
-        for one in workers.clone() {
-            sum.add(one);
-        }
+        workers.clone().for_each(|one| sum.add_all(one));
         for vtep in vteps {
             for one in workers.clone().filter_map(|one| one.peer(vtep)) {
                 if let Some(all) = sum.peer_of(vtep) {
                     all.sent.add_all(&one.sent);
                     all.received.add_all(&one.received);
-                    all.by_default.add(one.by_default.get());
+                    all.by_default.add_all(&one.by_default);
                 }
             }
         }
         sum
-    }
-
-    /// Adds all counters except those of remote VTEPs. Frames are not counters.
-    fn add(&self, other: &Self) {
-        let Self {
-            vnis,
-            paths,
-            peers: _,
-            drops,
-            underlay_received,
-            bridge_received,
-            copies,
-            sent,
-            super_frames,
-            in_super_frames,
-            past_bridge,
-            by_default,
-            held,
-            flow_cache: FlowCache { hits, misses, evictions },
-            resequenced: Resequenced { waited, by_timer, by_bound, by_share, crowded, longest_wait },
-            stalls,
-            learn_limited,
-            stations: StationCounters { new, moved, too_many, flapping },
-            dropped_frames: _,
-        } = self;
-        for (all, one) in vnis.iter().zip(&other.vnis) {
-            let VniCounters {
-                encapsulated,
-                decapsulated,
-                switched,
-                flooded,
-                unknown_vtep,
-                dropped,
-            } = all;
-            encapsulated.add_all(&one.encapsulated);
-            decapsulated.add_all(&one.decapsulated);
-            switched.add_all(&one.switched);
-            flooded.add(one.flooded.get());
-            unknown_vtep.add(one.unknown_vtep.get());
-            dropped.add(one.dropped.get());
-        }
-        paths.iter().zip(&other.paths).for_each(|(all, one)| all.add_all(one));
-        drops.iter().zip(&other.drops).for_each(|(all, one)| all.add(one.get()));
-        for (all, one) in [
-            (underlay_received, &other.underlay_received),
-            (bridge_received, &other.bridge_received),
-            (copies, &other.copies),
-            (sent, &other.sent),
-            (super_frames, &other.super_frames),
-            (in_super_frames, &other.in_super_frames),
-            (past_bridge, &other.past_bridge),
-            (by_default, &other.by_default),
-            (held, &other.held),
-            (hits, &other.flow_cache.hits),
-            (misses, &other.flow_cache.misses),
-            (evictions, &other.flow_cache.evictions),
-            (waited, &other.resequenced.waited),
-            (by_timer, &other.resequenced.by_timer),
-            (by_bound, &other.resequenced.by_bound),
-            (by_share, &other.resequenced.by_share),
-            (crowded, &other.resequenced.crowded),
-            (stalls, &other.stalls),
-            (learn_limited, &other.learn_limited),
-            (new, &other.stations.new),
-            (moved, &other.stations.moved),
-            (too_many, &other.stations.too_many),
-            (flapping, &other.stations.flapping),
-        ] {
-            all.add(one.get());
-        }
-        longest_wait.set(longest_wait.get().max(other.resequenced.longest_wait.get()));
     }
 
     /// Adds what BPF programs forwarded for a VNI.
