@@ -184,24 +184,8 @@ pub(crate) fn view(
     }
 }
 
+/// Other metrics have the rest.
 fn steering(counts: SteeringCounts) -> Vec<(&'static str, u64)> {
-    vec![
-        ("uplink_redirected", counts.uplink_redirected),
-        ("vxlan_redirected", counts.vxlan_redirected),
-        ("vxlan_too_big", counts.vxlan_too_big),
-        ("punt_returned", counts.punt_returned),
-        ("punt_unknown_slot", counts.punt_unknown_slot),
-        ("port_chosen", counts.port_chosen),
-        ("port_kept", counts.port_kept),
-        ("vxlan_offloaded", counts.vxlan_offloaded),
-        ("offload_encapsulated", counts.offload_encapsulated),
-        ("offload_decapsulated", counts.offload_decapsulated),
-        ("offload_failed", counts.offload_failed),
-        ("uplink_stalled", counts.uplink_stalled),
-        ("vxlan_stalled", counts.vxlan_stalled),
-        ("port_bypassed", counts.port_bypassed),
-        ("port_refreshed", counts.port_refreshed),
-        ("port_passed", counts.port_passed),
-        ("port_stalled", counts.port_stalled),
-    ]
+    let elsewhere = ["offload_copies", "offload_by_default", "offload_past_bridge"];
+    counts.named().into_iter().filter(|(name, _)| !elsewhere.contains(name)).collect()
 }

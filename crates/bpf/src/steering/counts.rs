@@ -4,74 +4,92 @@ use aya::maps::PerCpuArray;
 
 use super::Steering;
 use crate::error::SteeringError;
+use crate::port_counts::PortCounts;
 
-/// Counters of the steering programs since they were loaded, in frames. A super-frame counts as
-/// one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SteeringCounts {
-    /// VXLAN frames from uplinks, redirected to the worker.
-    pub uplink_redirected: u64,
-    /// Frames from bridges, redirected to the worker.
-    pub vxlan_redirected: u64,
-    /// Frames from bridges that would not fit the underlay, left to the kernel.
-    pub vxlan_too_big: u64,
-    /// Frames from the worker, handed to a bridge.
-    pub punt_returned: u64,
-    /// Frames from the worker for a VNI that is no longer taken over, dropped.
-    pub punt_unknown_slot: u64,
-    /// Frames that the kernel encapsulates with a source port that vtepd chose.
-    pub port_chosen: u64,
-    /// Frames that the kernel encapsulates with a source port of its own, because they are not IP.
-    pub port_kept: u64,
-    /// Frames from bridges, encapsulated by the `offload` datapath.
-    pub vxlan_offloaded: u64,
-    /// Frames encapsulated by the `offload` datapath, from bridges and from host ports.
-    pub offload_encapsulated: u64,
-    /// Frames decapsulated by the `offload` datapath.
-    pub offload_decapsulated: u64,
-    /// Frames whose headers the programs could not change, dropped.
-    pub offload_failed: u64,
-    /// Frames that the `offload` datapath forwarded as further segments of super-frames.
-    pub offload_copies: u64,
-    /// Frames that the `offload` datapath sent by a default route; each segment counts.
-    pub offload_by_default: u64,
-    /// Frames that the `offload` datapath sent to host ports, past the bridge; each segment counts.
-    pub offload_past_bridge: u64,
-    /// VXLAN frames from uplinks, left to the kernel because the worker hung.
-    pub uplink_stalled: u64,
-    /// Frames from bridges, left to the kernel because the worker hung.
-    pub vxlan_stalled: u64,
-    /// Frames of hosts that took the bypass: redirected to the worker past the bridge, or
-    /// encapsulated by the `offload` datapath.
-    pub port_bypassed: u64,
-    /// Frames of hosts that could take the bypass but were left to the bridge, so that it refreshes
-    /// its entry.
-    pub port_refreshed: u64,
-    /// Other frames of hosts on ports with the bypass, left to the bridge.
-    pub port_passed: u64,
-    /// Frames of hosts, left to the bridge because the worker hung.
-    pub port_stalled: u64,
+/// Defines the counters of the programs' map `counts` in the order of their indices, and adds those
+/// of ports.
+macro_rules! counts {
+    ($($(#[$doc:meta])* $field:ident,)+) => {
+        /// Counters of the steering programs since they were loaded, in frames. A super-frame
+        /// counts as one.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct SteeringCounts {
+            $($(#[$doc])* pub $field: u64,)+
+            /// Frames of hosts that took the bypass: redirected to the worker past the bridge, or
+            /// encapsulated by the `offload` datapath.
+            pub port_bypassed: u64,
+            /// Frames of hosts that could take the bypass but were left to the bridge, so that it
+            /// refreshes its entry.
+            pub port_refreshed: u64,
+            /// Other frames of hosts on ports with the bypass, left to the bridge.
+            pub port_passed: u64,
+            /// Frames of hosts, left to the bridge because the worker hung.
+            pub port_stalled: u64,
+        }
+
+        /// The counters of the map.
+        pub(crate) const NAMES: &[&str] = &[$(stringify!($field)),+];
+
+        impl SteeringCounts {
+            fn new(map: impl IntoIterator<Item = u64>, ports: PortCounts) -> Self {
+                let mut map = map.into_iter();
+                Self {
+                    $($field: map.next().unwrap_or_default(),)+
+                    port_bypassed: ports.bypass,
+                    port_refreshed: ports.refreshed,
+                    port_passed: ports.passed,
+                    port_stalled: ports.stalled,
+                }
+            }
+
+            /// All counters with their names.
+            #[must_use]
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![
+                    $((stringify!($field), self.$field),)+
+                    ("port_bypassed", self.port_bypassed),
+                    ("port_refreshed", self.port_refreshed),
+                    ("port_passed", self.port_passed),
+                    ("port_stalled", self.port_stalled),
+                ]
+            }
+        }
+    };
 }
 
-/// The indices of the counters in the programs' map `counts`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Count {
-    UplinkRedirected,
-    VxlanRedirected,
-    VxlanTooBig,
-    PuntReturned,
-    PuntUnknownSlot,
-    UplinkStalled,
-    VxlanStalled,
-    PortChosen,
-    PortKept,
-    VxlanOffloaded,
-    OffloadEncapsulated,
-    OffloadDecapsulated,
-    OffloadFailed,
-    OffloadCopies,
-    OffloadByDefault,
-    OffloadPastBridge,
+counts! {
+    /// VXLAN frames from uplinks, redirected to the worker.
+    uplink_redirected,
+    /// Frames from bridges, redirected to the worker.
+    vxlan_redirected,
+    /// Frames from bridges that would not fit the underlay, left to the kernel.
+    vxlan_too_big,
+    /// Frames from the worker, handed to a bridge.
+    punt_returned,
+    /// Frames from the worker for a VNI that is no longer taken over, dropped.
+    punt_unknown_slot,
+    /// Frames that the kernel encapsulates with a source port that vtepd chose.
+    port_chosen,
+    /// Frames that the kernel encapsulates with a source port of its own, because they are not IP.
+    port_kept,
+    /// Frames from bridges, encapsulated by the `offload` datapath.
+    vxlan_offloaded,
+    /// Frames encapsulated by the `offload` datapath, from bridges and from host ports.
+    offload_encapsulated,
+    /// Frames decapsulated by the `offload` datapath.
+    offload_decapsulated,
+    /// Frames whose headers the programs could not change, dropped.
+    offload_failed,
+    /// Frames that the `offload` datapath forwarded as further segments of super-frames.
+    offload_copies,
+    /// Frames that the `offload` datapath sent by a default route; each segment counts.
+    offload_by_default,
+    /// Frames that the `offload` datapath sent to host ports, past the bridge; each segment counts.
+    offload_past_bridge,
+    /// VXLAN frames from uplinks, left to the kernel because the worker hung.
+    uplink_stalled,
+    /// Frames from bridges, left to the kernel because the worker hung.
+    vxlan_stalled,
 }
 
 impl Steering {
@@ -80,60 +98,12 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn counts(&self) -> Result<SteeringCounts, SteeringError> {
+        let failed = |error| SteeringError::Map("counts", error);
         let map = self.ebpf.map("counts").ok_or(SteeringError::Missing("counts"))?;
-        let map: PerCpuArray<_, u64> =
-            map.try_into().map_err(|e| SteeringError::Map("counts", e))?;
-        let sum = |count: Count| -> Result<u64, SteeringError> {
-            Ok(map
-                .get(&(count as u32), 0)
-                .map_err(|e| SteeringError::Map("counts", e))?
-                .iter()
-                .sum())
-        };
-        let ports = self.bypass.counts_of_all(&self.ebpf)?;
-        Ok(SteeringCounts {
-            uplink_redirected: sum(Count::UplinkRedirected)?,
-            vxlan_redirected: sum(Count::VxlanRedirected)?,
-            vxlan_too_big: sum(Count::VxlanTooBig)?,
-            punt_returned: sum(Count::PuntReturned)?,
-            punt_unknown_slot: sum(Count::PuntUnknownSlot)?,
-            uplink_stalled: sum(Count::UplinkStalled)?,
-            vxlan_stalled: sum(Count::VxlanStalled)?,
-            port_chosen: sum(Count::PortChosen)?,
-            port_kept: sum(Count::PortKept)?,
-            vxlan_offloaded: sum(Count::VxlanOffloaded)?,
-            offload_encapsulated: sum(Count::OffloadEncapsulated)?,
-            offload_decapsulated: sum(Count::OffloadDecapsulated)?,
-            offload_failed: sum(Count::OffloadFailed)?,
-            offload_copies: sum(Count::OffloadCopies)?,
-            offload_by_default: sum(Count::OffloadByDefault)?,
-            offload_past_bridge: sum(Count::OffloadPastBridge)?,
-            port_bypassed: ports.bypass,
-            port_refreshed: ports.refreshed,
-            port_passed: ports.passed,
-            port_stalled: ports.stalled,
-        })
+        let map: PerCpuArray<_, u64> = map.try_into().map_err(failed)?;
+        let sum = |index| Ok(map.get(&index, 0).map_err(failed)?.iter().sum());
+        let sums: Vec<u64> =
+            (0..NAMES.len() as u32).map(sum).collect::<Result<_, SteeringError>>()?;
+        Ok(SteeringCounts::new(sums, self.bypass.counts_of_all(&self.ebpf)?))
     }
-}
-
-#[cfg(test)]
-impl Count {
-    pub(crate) const ALL: [Self; 16] = [
-        Self::UplinkRedirected,
-        Self::VxlanRedirected,
-        Self::VxlanTooBig,
-        Self::PuntReturned,
-        Self::PuntUnknownSlot,
-        Self::UplinkStalled,
-        Self::VxlanStalled,
-        Self::PortChosen,
-        Self::PortKept,
-        Self::VxlanOffloaded,
-        Self::OffloadEncapsulated,
-        Self::OffloadDecapsulated,
-        Self::OffloadFailed,
-        Self::OffloadCopies,
-        Self::OffloadByDefault,
-        Self::OffloadPastBridge,
-    ];
 }
