@@ -112,14 +112,8 @@ pub(crate) fn counters(out: &mut impl Write, counters: &v1::Counters, all: bool)
     }
     writeln!(out)?;
     if counters.workers.len() > 1 {
-        let mut workers = Table::new([
-            "worker",
-            "from underlay",
-            "from bridges",
-            "known flows",
-            "other flows",
-            "evictions",
-        ]);
+        let mut workers =
+            Table::of("worker|from underlay|from bridges|known flows|other flows|evictions");
         for (number, worker) in counters.workers.iter().enumerate() {
             let v1::WorkerCounters {
                 received_underlay,
@@ -142,18 +136,9 @@ pub(crate) fn counters(out: &mut impl Write, counters: &v1::Counters, all: bool)
         addresses.write(out, "")?;
         writeln!(out)?;
     }
-    let mut vnis = Table::new([
-        "vni",
-        "netdev",
-        "encapsulated",
-        "bytes",
-        "decapsulated",
-        "bytes",
-        "switched",
-        "flooded",
-        "unknown vtep",
-        "dropped",
-    ]);
+    let mut vnis = Table::of(
+        "vni|netdev|encapsulated|bytes|decapsulated|bytes|switched|flooded|unknown vtep|dropped",
+    );
     for row in &counters.vnis {
         vnis.row([
             row.vni.to_string(),

@@ -47,6 +47,13 @@ fn said(status: &tonic::Status) -> String {
     }
 }
 
+/// These cells, and empty ones behind them.
+pub(crate) fn filled<T: Default, const N: usize>(mut cells: impl Iterator<Item = T>) -> [T; N] {
+    let filled = std::array::from_fn(|_| cells.next().unwrap_or_default());
+    debug_assert!(cells.next().is_none(), "more than {N} cells");
+    filled
+}
+
 /// Rows under headings. Columns are two spaces apart, and columns of numbers are right-aligned.
 #[derive(Debug)]
 pub(crate) struct Table<const N: usize> {
@@ -60,6 +67,12 @@ impl<const N: usize> Table<N> {
     /// A table without rows.
     pub(crate) const fn new(headings: [&'static str; N]) -> Self {
         Self { headings, rows: Vec::new(), hidden: [false; N] }
+    }
+
+    /// A table without rows, whose headings are between bars.
+    pub(crate) fn of(headings: &'static str) -> Self {
+        debug_assert_eq!(headings.split('|').count(), N, "columns of {headings}");
+        Self::new(filled(headings.split('|')))
     }
 
     /// Whether it has no rows.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use api::v1;
 
-use crate::output::Table;
+use crate::output::{Table, filled};
 
 /// What is known of the way to each VTEP: its paths, and the balance of its tiers.
 fn paths(out: &mut impl Write, rows: &[v1::VtepPaths]) -> io::Result<()> {
@@ -217,11 +217,6 @@ pub(crate) fn record(counts: [u64; 5], is_exact: bool) -> [String; 6] {
     [gaps, repeats, naks, cnps, marks, figures.to_owned()]
 }
 
-/// These cells, and empty ones behind them.
-pub(crate) fn filled<T: Default, const N: usize>(mut cells: impl Iterator<Item = T>) -> [T; N] {
-    std::array::from_fn(|_| cells.next().unwrap_or_default())
-}
-
 /// One row for each queue pair.
 fn queue_pairs(rows: &[v1::QueuePair]) -> Table<25> {
     // Of the bytes of all sprayed queue pairs to the same VTEP.
@@ -236,27 +231,10 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<25> {
     let if_sprayed = |row: &v1::QueuePair, text: String| {
         if row.paths > 0 { text } else { String::new() }
     };
-    let headings = [
-        "vni",
-        "source",
-        "destination",
-        "qp",
-        "vtep",
-        "uplink",
-        "port",
-        "routers",
-        "state",
-        "paths",
-        "share %",
-        "other qp",
-        "same links",
-        "kB/s",
-        "frames",
-        "bytes",
-        "moves",
-    ];
+    let headings = "vni|source|destination|qp|vtep|uplink|port|routers|state|paths|share %|\
+        other qp|same links|kB/s|frames|bytes|moves";
     let times = ["age s", "idle s"];
-    let mut table = Table::new(filled(headings.into_iter().chain(RECORD).chain(times)));
+    let mut table = Table::new(filled(headings.split('|').chain(RECORD).chain(times)));
     for row in rows {
         let counts = [row.psn_gaps, row.psn_repeats, row.naks, row.cnps, row.ecn_marks];
         let times = [row.age_ms, row.idle_ms].map(|time| (time / 1000).to_string());

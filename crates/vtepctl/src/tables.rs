@@ -59,9 +59,7 @@ pub(crate) fn vni_cells(row: &v1::Vni) -> VniCells {
 /// not.
 pub(crate) fn vnis(out: &mut impl Write, rows: &[v1::Vni]) -> io::Result<()> {
     let (taken, left): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.left.is_none());
-    let headings =
-        ["vni", "netdev", "local", "port", "policy", "source ports", "macs", "flood", "ageing"];
-    let mut table = Table::new(headings);
+    let mut table = Table::of("vni|netdev|local|port|policy|source ports|macs|flood|ageing");
     for row in &taken {
         let VniCells { vni, netdev, local, port, policy, source_ports, macs, flood, learning } =
             vni_cells(row);
@@ -215,9 +213,7 @@ pub(crate) fn routes(rows: &[v1::Route]) -> Table<7> {
 
 /// The traffic of each VTEP, and the MAC addresses behind it in each VNI.
 pub(crate) fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
-    let headings =
-        ["vtep", "state", "next hops", "sent", "bytes", "received", "bytes", "by default route"];
-    let mut traffic = Table::new(headings);
+    let mut traffic = Table::of("vtep|state|next hops|sent|bytes|received|bytes|by default route");
     let mut behind = Table::new(["vtep", "vni", "macs", "flood"]);
     for row in rows {
         let counted = |read: fn(&v1::PeerTraffic) -> u64| {
@@ -250,18 +246,7 @@ pub(crate) fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
 
 /// The table of `vtepctl flow`.
 pub(crate) fn flows(rows: &[v1::CachedFlow]) -> Table<10> {
-    let mut table = Table::new([
-        "worker",
-        "vni",
-        "source",
-        "destination",
-        "qp",
-        "vtep",
-        "uplink",
-        "port",
-        "age s",
-        "current",
-    ]);
+    let mut table = Table::of("worker|vni|source|destination|qp|vtep|uplink|port|age s|current");
     for row in rows {
         let is_sprayed = row.source_port == 0;
         table.row([
@@ -281,16 +266,7 @@ pub(crate) fn flows(rows: &[v1::CachedFlow]) -> Table<10> {
 }
 
 pub(crate) fn ports(rows: &[v1::Port]) -> Table<8> {
-    let mut table = Table::new([
-        "vni",
-        "bridge",
-        "port",
-        "bypass",
-        "by bypass",
-        "to refresh",
-        "by bridge",
-        "why not",
-    ]);
+    let mut table = Table::of("vni|bridge|port|bypass|by bypass|to refresh|by bridge|why not");
     for row in rows {
         let frames = row.frames.unwrap_or_default();
         let count = |n: u64| if row.bypass { n.to_string() } else { String::new() };

@@ -1,30 +1,18 @@
 //! The paths and queue pairs of the screen as comma-separated values.
 
 use super::sample::{Figures, Path, QueuePair};
-use crate::output::Table;
-use crate::pinned::{RECORD, filled, record, routers};
+use crate::output::{Table, filled};
+use crate::pinned::{RECORD, record, routers};
 
 /// Columns: 12 of paths and queue pairs, and 6 of what headers told.
 const COLUMNS: usize = 18;
-const FIRST: [&str; 12] = [
-    "kind",
-    "vtep",
-    "uplink",
-    "routers",
-    "bit/s",
-    "queue pairs",
-    "vni",
-    "source",
-    "destination",
-    "qp",
-    "port",
-    "state",
-];
+const FIRST: &str =
+    "kind|vtep|uplink|routers|bit/s|queue pairs|vni|source|destination|qp|port|state";
 
 /// One row for each path, and then one for each queue pair, the busiest first. Cells that a kind of
 /// row does not have are empty.
 pub(super) fn table(figures: &Figures) -> Table<COLUMNS> {
-    let mut table = Table::new(filled(FIRST.into_iter().chain(RECORD)));
+    let mut table = Table::new(filled(FIRST.split('|').chain(RECORD)));
     figures.paths.iter().flatten().for_each(|row| table.row(path(row)));
     figures.queue_pairs.iter().flatten().for_each(|row| table.row(queue_pair(row)));
     table
