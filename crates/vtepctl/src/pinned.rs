@@ -211,9 +211,10 @@ const NOTHING: [(&str, &str); 10] = [
 pub(crate) const RECORD: [&str; 6] = ["gaps", "repeats", "naks", "cnps", "marks", "figures"];
 
 /// The cells of [`RECORD`].
-pub(crate) fn record(counts: [u64; 5], is_exact: bool) -> [String; 6] {
+pub(crate) fn record(row: &v1::QueuePair) -> [String; 6] {
+    let counts = [row.psn_gaps, row.psn_repeats, row.naks, row.cnps, row.ecn_marks];
     let [gaps, repeats, naks, cnps, marks] = counts.map(|count| count.to_string());
-    let figures = if is_exact { "exact" } else { "approx." };
+    let figures = if row.exact { "exact" } else { "approx." };
     [gaps, repeats, naks, cnps, marks, figures.to_owned()]
 }
 
@@ -236,7 +237,6 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<25> {
     let times = ["age s", "idle s"];
     let mut table = Table::new(filled(headings.split('|').chain(RECORD).chain(times)));
     for row in rows {
-        let counts = [row.psn_gaps, row.psn_repeats, row.naks, row.cnps, row.ecn_marks];
         let times = [row.age_ms, row.idle_ms].map(|time| (time / 1000).to_string());
         let cells = [
             row.vni.to_string(),
@@ -257,7 +257,7 @@ fn queue_pairs(rows: &[v1::QueuePair]) -> Table<25> {
             row.bytes.to_string(),
             row.moves.to_string(),
         ];
-        let behind = record(counts, row.exact).into_iter().chain(times);
+        let behind = record(row).into_iter().chain(times);
         table.row(filled(cells.into_iter().chain(behind)));
     }
     table

@@ -30,14 +30,13 @@ fn path(row: &Path) -> [String; COLUMNS] {
     filled(cells.into_iter())
 }
 
-fn queue_pair(row: &QueuePair) -> [String; COLUMNS] {
-    let counts = [row.psn_gaps, row.psn_repeats, row.naks, row.cnps, row.ecn_marks];
+fn queue_pair(QueuePair { of: row, bits_per_second }: &QueuePair) -> [String; COLUMNS] {
     let cells = [
         "queue pair".to_owned(),
         row.vtep.clone(),
         row.uplink.clone(),
         routers(&row.routers),
-        row.bits_per_second.to_string(),
+        bits_per_second.to_string(),
         String::new(),
         row.vni.to_string(),
         row.source.clone(),
@@ -46,7 +45,7 @@ fn queue_pair(row: &QueuePair) -> [String; COLUMNS] {
         row.source_port.to_string(),
         row.state.clone(),
     ];
-    filled(cells.into_iter().chain(record(counts, row.exact)))
+    filled(cells.into_iter().chain(record(row)))
 }
 
 #[cfg(test)]

@@ -61,38 +61,11 @@ pub(super) struct Path {
 /// A queue pair that qp-pin has placed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct QueuePair {
-    /// VNI.
-    pub vni: u32,
-    /// Inner source address.
-    pub source: String,
-    /// Inner destination address.
-    pub destination: String,
-    /// Number of the destination queue pair.
-    pub queue_pair: u32,
-    /// Address of the remote VTEP.
-    pub vtep: String,
-    /// Name of the uplink.
-    pub uplink: String,
-    /// Addresses of the routers; empty if not all are known.
-    pub routers: Vec<String>,
-    /// Outer source port.
-    pub source_port: u32,
-    /// pinned, hashed or moving.
-    pub state: String,
+    /// What vtepd says of it.
+    #[serde(flatten)]
+    pub of: v1::QueuePair,
     /// Of inner frames, in the last half second.
     pub bits_per_second: u64,
-    /// Packet sequence numbers that its requests skipped.
-    pub psn_gaps: u64,
-    /// Its requests whose packet sequence number was not ahead of all before.
-    pub psn_repeats: u64,
-    /// Its acknowledgements that are NAKs.
-    pub naks: u64,
-    /// Its congestion notification packets.
-    pub cnps: u64,
-    /// Its frames that are marked "congestion experienced".
-    pub ecn_marks: u64,
-    /// Whether all of its frames were counted in these figures.
-    pub exact: bool,
 }
 
 /// A VNI.
@@ -311,23 +284,9 @@ fn paths(rows: &[v1::VtepPaths]) -> Vec<Path> {
 
 /// The busiest first, and then in the order of the API.
 fn queue_pairs(rows: &[v1::QueuePair]) -> Vec<QueuePair> {
-    let queue_pair = |row: &v1::QueuePair| QueuePair {
-        vni: row.vni,
-        source: row.source.clone(),
-        destination: row.destination.clone(),
-        queue_pair: row.queue_pair,
-        vtep: row.vtep.clone(),
-        uplink: row.uplink.clone(),
-        routers: row.routers.clone(),
-        source_port: row.source_port,
-        state: row.state.clone(),
-        bits_per_second: bits(row.kilobytes_per_second),
-        psn_gaps: row.psn_gaps,
-        psn_repeats: row.psn_repeats,
-        naks: row.naks,
-        cnps: row.cnps,
-        ecn_marks: row.ecn_marks,
-        exact: row.exact,
+    let queue_pair = |of: &v1::QueuePair| QueuePair {
+        bits_per_second: bits(of.kilobytes_per_second),
+        of: of.clone(),
     };
     let mut rows: Vec<QueuePair> = rows.iter().map(queue_pair).collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.bits_per_second));
@@ -414,7 +373,8 @@ mod tests {
         now.queue_pairs =
             Some(vec![queue_pair(1, "up1", 5), queue_pair(2, "up2", 700), queue_pair(3, "up1", 5)]);
         let rows = Figures::of(None, &now).queue_pairs.unwrap();
-        let order: Vec<_> = rows.iter().map(|row| (row.queue_pair, row.bits_per_second)).collect();
+        let order: Vec<_> =
+            rows.iter().map(|row| (row.of.queue_pair, row.bits_per_second)).collect();
         assert_eq!(order, [(2, 5_600_000), (1, 40_000), (3, 40_000)]);
     }
 }

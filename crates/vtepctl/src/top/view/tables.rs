@@ -204,14 +204,14 @@ pub(super) fn queue_pairs(figures: &Figures, area: Rect, buffer: &mut Buffer) {
         return;
     };
     let rows = rows.get(..usize::from(area.height).min(rows.len())).unwrap_or(rows);
-    let columns = |row: &QueuePair| {
+    let columns = |QueuePair { of: row, bits_per_second }: &QueuePair| {
         let path = [vec![row.uplink.clone()], row.routers.clone()].concat().join(" ");
         let cells = [
             row.vni.to_string(),
             row.source.clone(),
             row.destination.clone(),
             format!("{:#x}", row.queue_pair),
-            scaled(row.bits_per_second as f64),
+            scaled(*bits_per_second as f64),
             row.psn_gaps.to_string(),
             row.naks.to_string(),
             row.ecn_marks.to_string(),
