@@ -22,7 +22,7 @@ use crate::sprayed::Sprayed;
 use crate::unresolved::{Adjacency, Unresolved};
 
 /// The forwarding state of one worker. It is the entry point of both directions.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Pipeline {
     pub(crate) counters: Arc<Counters>,
     pub(crate) unresolved: Unresolved,
@@ -49,21 +49,7 @@ impl Pipeline {
     /// A pipeline that counts into `counters`. It must be the only writer of these counters.
     #[must_use]
     pub fn new(counters: Arc<Counters>) -> Self {
-        Self {
-            counters,
-            unresolved: Unresolved::default(),
-            learner: Learner::default(),
-            policies: Configured::default(),
-            encap_cache: EncapCache::default(),
-            decap_cache: DecapCache::default(),
-            host_delivery: HostDelivery::default(),
-            sprayed: None,
-            bridge: None,
-            identifications: Block::default(),
-            grouper: Grouper::default(),
-            is_grouping: false,
-            inner: InnerHead::default(),
-        }
+        Self { counters, ..Self::default() }
     }
 
     /// The flows that are remembered, in no order: at most 4096.

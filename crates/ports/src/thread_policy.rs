@@ -3,11 +3,12 @@
 use std::io;
 
 /// A scheduling policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ThreadPolicy {
     /// `SCHED_FIFO` with priority 1: before all ordinary threads.
     Fifo,
     /// `SCHED_BATCH`.
+    #[default]
     Batch,
 }
 

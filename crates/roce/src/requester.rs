@@ -43,7 +43,7 @@ impl Answer {
 }
 
 /// The requester of one connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Requester {
     queue: VecDeque<Request>,
     /// The number of the next request that is posted.
@@ -76,23 +76,7 @@ pub(crate) struct Requester {
 
 impl Requester {
     pub(crate) fn new(first: Psn) -> Self {
-        Self {
-            queue: VecDeque::new(),
-            assigned: first,
-            acked: first,
-            next: first,
-            cursor: 0,
-            highest: first,
-            reads: 0,
-            unrequested: 0,
-            deadline: None,
-            not_before: 0,
-            retries: 0,
-            asked_again: false,
-            failed: None,
-            outstanding: Outstanding::default(),
-            limit: None,
-        }
+        Self { assigned: first, acked: first, next: first, highest: first, ..Self::default() }
     }
 
     /// Requests that are not complete.

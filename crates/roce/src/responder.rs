@@ -116,7 +116,7 @@ impl Receives {
 }
 
 /// The responder of one connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Responder {
     /// The number of the next request.
     expected: Psn,
@@ -136,17 +136,7 @@ pub(crate) struct Responder {
 
 impl Responder {
     pub(crate) fn new(first: Psn) -> Self {
-        Self {
-            expected: first,
-            sequence: 0,
-            message: None,
-            receives: Receives::default(),
-            replies: VecDeque::new(),
-            kept: Kept::default(),
-            unacknowledged: 0,
-            refused: false,
-            failed: false,
-        }
+        Self { expected: first, ..Self::default() }
     }
 
     pub(crate) fn post(&mut self, receive: Receive) {

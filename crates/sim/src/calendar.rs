@@ -35,7 +35,7 @@ pub(crate) struct Event {
 }
 
 /// Events to come.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Calendar {
     buckets: Vec<Vec<Event>>,
     /// The time of a bucket, as a power of two of picoseconds.
@@ -56,16 +56,7 @@ impl Calendar {
     /// A calendar for so many ports. With a bucket for each port, a bucket has few events.
     pub(crate) fn new(ports: u32) -> Self {
         let bits = ports.clamp(64, 1 << 16).next_power_of_two().trailing_zeros();
-        Self {
-            buckets: vec![Vec::new(); 1 << bits],
-            width: SPAN - bits,
-            today: 0,
-            current: Vec::new(),
-            taken: 0,
-            near: 0,
-            far: BinaryHeap::new(),
-            added: 0,
-        }
+        Self { buckets: vec![Vec::new(); 1 << bits], width: SPAN - bits, ..Self::default() }
     }
 
     #[inline]

@@ -51,16 +51,7 @@ fn start(word: Option<&str>) -> Result<Picos, String> {
 
 fn flow(line: &str, ends: (&str, &str)) -> Result<Flow, String> {
     let ends = (number("", Some(ends.0))?, number("->", Some(ends.1))?);
-    let mut flow = Flow {
-        id: 0,
-        source: ends.0,
-        target: ends.1,
-        bytes: 0,
-        start: Start::At(0),
-        fires: None,
-        ordered: false,
-        job: 0,
-    };
+    let mut flow = Flow::new(0, ends, 0);
     let mut words = line.split_whitespace().skip(1);
     while let Some(key) = words.next() {
         match key {

@@ -37,7 +37,7 @@ const DUTY: f64 = 0.5;
 const LARGE: usize = 512;
 
 /// Switches the scheduling policy of a worker. Belongs to the thread that created it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Scheduling {
     policy: ThreadPolicy,
     /// Whether the policy may be changed.
@@ -55,16 +55,8 @@ pub struct Scheduling {
 impl Scheduling {
     /// Never changes the calling thread's policy.
     #[must_use]
-    pub const fn fair() -> Self {
-        Self {
-            policy: ThreadPolicy::Batch,
-            allowed: false,
-            awake_since: None,
-            window: None,
-            wakes: 0,
-            frames: 0,
-            busy: Duration::ZERO,
-        }
+    pub fn fair() -> Self {
+        Self::default()
     }
 
     /// Schedules the calling thread as `SCHED_FIFO` from now on, as long as its load is low.

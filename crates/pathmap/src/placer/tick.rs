@@ -49,7 +49,7 @@ enum Phase {
 }
 
 /// What is left to do of a tick.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tick {
     now: Duration,
     /// The time since the last measurement.
@@ -134,18 +134,7 @@ impl Placer {
         if measures || rebalances && self.flows.len() <= MOST_PAUSES {
             phases.push(Phase::Pauses);
         }
-        Tick {
-            now,
-            passed,
-            phases,
-            next: 0,
-            window,
-            mean: 0,
-            has_changed: false,
-            search: Search::default(),
-            unplanned: None,
-            plan: None,
-        }
+        Tick { now, passed, phases, window, ..Tick::default() }
     }
 
     /// Takes a step of a tick. Returns whether there are more.

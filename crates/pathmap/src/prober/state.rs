@@ -35,7 +35,7 @@ struct Record {
 }
 
 /// The state of one path.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct State {
     /// By plain probes, with the recorded addresses if those of a probe with Record Route agree.
     pub(super) known: Option<Known>,
@@ -60,21 +60,8 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) const fn new(due: Duration, records: bool) -> Self {
-        Self {
-            known: None,
-            records,
-            record: None,
-            tries: 0,
-            record_tries: 0,
-            missed: 0,
-            suspect: false,
-            answered: None,
-            lost: false,
-            due,
-            held: false,
-            sent: 0,
-        }
+    pub(super) fn new(due: Duration, records: bool) -> Self {
+        Self { records, due, ..Self::default() }
     }
 
     /// Whether a probe with Record Route is missing.
