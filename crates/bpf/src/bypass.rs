@@ -5,7 +5,6 @@ use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
-use aya::maps::{HashMap, MapData};
 use aya::programs::tc::SchedClassifierLink;
 use netlink::Direction;
 use tables::{BypassPort, Difference, MacLocationChange, OpenPort, Slot, VniIndex};
@@ -15,7 +14,7 @@ use crate::error::SteeringError;
 use crate::foreign_programs::{bypass_obstacle, has_own};
 use crate::hook::Hook;
 use crate::mac_locations::{self, MacLocations};
-use crate::maps::{absent, map};
+use crate::maps::{insert, remove};
 use crate::port_counts::{Numbers, PortCounts};
 use crate::programs::{Entry, PORT};
 use crate::rcu_expedite::GracePeriods;
@@ -62,9 +61,7 @@ impl Attached {
             delivery_limit: if delivers { port.mtu.saturating_add(HEADER) } else { 0 },
             zero: 0,
         };
-        ports(ebpf)?
-            .insert(port.ifindex, entry, 0)
-            .map_err(|e| SteeringError::Map("bypass_ports", e))
+        insert(ebpf, PORTS, port.ifindex, entry)
     }
 }
 
@@ -144,11 +141,10 @@ impl Bypass {
     /// stay attached. Returns the first error, after all ports were tried. A port with an error
     /// keeps the bypass.
     fn take(&mut self, ebpf: &mut Ebpf, gone: &[u32]) -> Result<(), SteeringError> {
-        let (mut map, mut first) = (ports(ebpf)?, Ok(()));
+        let mut first = Ok(());
         for ifindex in gone {
-            let removed = map.remove(ifindex).or_else(absent);
-            if let Err(error) = removed {
-                first = first.and(Err(SteeringError::Map("bypass_ports", error)));
+            if let Err(error) = remove::<_, PortEntry>(ebpf, PORTS, ifindex) {
+                first = first.and(Err(error));
             } else if let Some(attached) = self.ports.remove(ifindex) {
                 self.numbers.give_back(attached.number);
                 self.unused.insert(*ifindex, (attached.hook, attached.link));
@@ -431,6 +427,4 @@ const HEADER: u32 = 14;
 /// The frame limit of a port that only watches: no frame is that short.
 const LISTENS: u32 = 0;
 
-fn ports(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, u32, PortEntry>, SteeringError> {
-    map(ebpf, "bypass_ports")
-}
+const PORTS: &str = "bypass_ports";

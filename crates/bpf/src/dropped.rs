@@ -3,7 +3,7 @@
 //! A program writes what is remembered of a frame into a ring buffer, at most 128 frames of
 //! each cause in a second. It counts the others.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -148,8 +148,7 @@ impl Iterator for ProgramDrops {
 
 impl AsFd for ProgramDrops {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring buffer owns the descriptor and lives as long as `self`.
-        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+        self.ring.as_fd()
     }
 }
 

@@ -9,13 +9,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use aya::Ebpf;
-use aya::maps::{Array, MapData};
 use path::{BUCKETS, Paths, Version};
 use tables::{Slot, Snapshot, VniTable, Vtep, VtepIndex};
 
 use crate::error::SteeringError;
 use crate::mapped::{MappedWords, mapped};
-use crate::maps::map;
+use crate::maps::set;
 
 pub(crate) mod entries;
 mod indices;
@@ -179,9 +178,7 @@ impl Offload {
             }
             self.owners.vni(ebpf, slot, table.tunnel.vni)?;
             let index = self.free_vni();
-            let mut entries: Array<&mut MapData, VniEntry> = map(ebpf, "offload_vnis")?;
-            let set = entries.set(index, VniEntry::of(table), 0);
-            set.map_err(|error| SteeringError::Map("offload_vnis", error))?;
+            set(ebpf, "offload_vnis", index, VniEntry::of(table))?;
             self.slots.set(usize::from(slot), MOVING | u64::from(index));
             self.vnis.insert(slot, (version, index));
         }
@@ -255,9 +252,7 @@ impl Offload {
         }
         let Some((place, is_new)) = self.addresses.acquire(&address) else { return Ok(None) };
         if is_new {
-            let mut addresses: Array<&mut MapData, AddressEntry> = map(ebpf, "offload_addresses")?;
-            let set = addresses.set(place, address, 0);
-            set.map_err(|error| SteeringError::Map("offload_addresses", error))?;
+            set(ebpf, "offload_addresses", place, address)?;
         }
         Ok(Some(place))
     }
@@ -274,9 +269,7 @@ impl Offload {
             };
             indices.push(index);
             if is_new {
-                let mut hops: Array<&mut MapData, HopEntry> = map(ebpf, "offload_hops")?;
-                let set = hops.set(index, entry, 0);
-                set.map_err(|error| SteeringError::Map("offload_hops", error))?;
+                set(ebpf, "offload_hops", index, entry)?;
             }
         }
         if let [only] = indices.as_slice() {
@@ -292,9 +285,7 @@ impl Offload {
             return Ok(NO_HOPS);
         };
         if is_new {
-            let mut groups: Array<&mut MapData, GroupEntry> = map(ebpf, "offload_groups")?;
-            let set = groups.set(index, group, 0);
-            set.map_err(|error| SteeringError::Map("offload_groups", error))?;
+            set(ebpf, "offload_groups", index, group)?;
             self.members.insert(index, indices);
         } else {
             // An equal group already uses these next hops.

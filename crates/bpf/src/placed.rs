@@ -1,7 +1,7 @@
 //! The source ports of queue pairs that the policy `qp-pin` has placed in the `kernel` datapath
 //! (`programs/placed_port.bpf.h`).
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -184,8 +184,7 @@ impl PlacedPorts {
 impl AsFd for PlacedPorts {
     /// It is readable when there are new queue pairs.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring buffer owns the descriptor and lives as long as `self`.
-        unsafe { BorrowedFd::borrow_raw(self.new.as_raw_fd()) }
+        self.new.as_fd()
     }
 }
 

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use aya::Ebpf;
-use aya::maps::PerCpuArray;
 
 use crate::error::SteeringError;
+use crate::maps::per_cpu;
 
 shared! {
     /// Counts of a port's frames. A super-frame counts as one.
@@ -86,10 +86,6 @@ impl Numbers {
 }
 
 fn counted(ebpf: &Ebpf, number: u16) -> Result<PortCounts, SteeringError> {
-    let name = "port_counts";
-    let map = ebpf.map(name).ok_or(SteeringError::Missing(name))?;
-    let map: PerCpuArray<_, PortCounts> =
-        map.try_into().map_err(|e| SteeringError::Map(name, e))?;
-    let values = map.get(&number.into(), 0).map_err(|e| SteeringError::Map(name, e))?;
+    let values = per_cpu::<PortCounts>(ebpf, "port_counts", number.into())?;
     Ok(values.iter().fold(PortCounts::default(), |sum, value| sum.with(*value, u64::wrapping_add)))
 }

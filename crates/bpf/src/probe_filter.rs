@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::AsFd;
 
-use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use aya::programs::SocketFilter;
 use aya::{Ebpf, EbpfLoader};
 
 use crate::error::SteeringError;
-use crate::maps::{absent, map};
+use crate::maps::{insert, per_cpu, remove};
 
 const PROGRAM: &str = "filter_probes";
 const UPLINKS: &str = "probe_uplinks";
@@ -90,14 +89,12 @@ impl ProbeFilter {
     /// # Errors
     /// When the map cannot be written. Interfaces before the one that failed are set.
     pub fn set_uplinks(&mut self, uplinks: &BTreeSet<u32>) -> Result<(), SteeringError> {
-        let failed = |error| SteeringError::Map(UPLINKS, error);
-        let mut there: HashMap<&mut MapData, u32, u32> = map(&mut self.ebpf, UPLINKS)?;
         for gone in self.uplinks.difference(uplinks).copied().collect::<Vec<_>>() {
-            there.remove(&gone).or_else(absent).map_err(failed)?;
+            remove::<_, u32>(&mut self.ebpf, UPLINKS, &gone)?;
             self.uplinks.remove(&gone);
         }
         for new in uplinks.difference(&self.uplinks.clone()) {
-            there.insert(new, 0, 0).map_err(failed)?;
+            insert(&mut self.ebpf, UPLINKS, *new, 0_u32)?;
             self.uplinks.insert(*new);
         }
         Ok(())
@@ -114,7 +111,7 @@ impl ProbeFilter {
         tokens: [u32; 4],
     ) -> Result<(), SteeringError> {
         let sender = Sender { next: [0; 3], tokens: tokens.map(u32::to_be) };
-        self.senders()?.insert(key(ends), sender, 0).map_err(failed)
+        insert(&mut self.ebpf, SENDERS, key(ends), sender)
     }
 
     /// Refuses what comes from `ends.0` to `ends.1`.
@@ -122,11 +119,7 @@ impl ProbeFilter {
     /// # Errors
     /// When the map cannot be written.
     pub fn remove_sender(&mut self, ends: (IpAddr, IpAddr)) -> Result<(), SteeringError> {
-        self.senders()?.remove(&key(ends)).or_else(absent).map_err(failed)
-    }
-
-    fn senders(&mut self) -> Result<HashMap<&mut MapData, Ends, Sender>, SteeringError> {
-        map(&mut self.ebpf, SENDERS)
+        remove::<_, Sender>(&mut self.ebpf, SENDERS, &key(ends))
     }
 
     /// The number of packets that were refused.
@@ -134,11 +127,8 @@ impl ProbeFilter {
     /// # Errors
     /// When the map cannot be read.
     pub fn refused(&self) -> Result<ProbesRefused, SteeringError> {
-        let failed = |error| SteeringError::Map(REFUSED, error);
-        let map: &Map = self.ebpf.map(REFUSED).ok_or(SteeringError::Missing(REFUSED))?;
-        let counts: PerCpuArray<&MapData, u64> = map.try_into().map_err(failed)?;
         let count = |reason| {
-            let counts = counts.get(&reason, 0).map_err(failed);
+            let counts = per_cpu::<u64>(&self.ebpf, REFUSED, reason);
             counts.map(|counts| counts.iter().sum())
         };
         Ok(ProbesRefused {
@@ -160,8 +150,4 @@ fn key((from, to): (IpAddr, IpAddr)) -> Ends {
         IpAddr::V6(address) => Ipv6Addr::octets(&address),
     };
     Ends { from: octets(from), to: octets(to) }
-}
-
-fn failed(error: aya::maps::MapError) -> SteeringError {
-    SteeringError::Map(SENDERS, error)
 }

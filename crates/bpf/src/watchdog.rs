@@ -7,7 +7,7 @@
 //! No timer is needed. If a frame is lost on its way to an idle worker, its entry would never be
 //! cleared. The programs therefore wake the worker once before they pass frames ([`Wakeups`]).
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -165,16 +165,9 @@ impl Iterator for Wakeups {
     }
 }
 
-impl AsRawFd for Wakeups {
-    fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.ring.as_raw_fd()
-    }
-}
-
 impl AsFd for Wakeups {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring buffer owns the descriptor and lives as long as `self`.
-        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+        self.ring.as_fd()
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aya::Ebpf;
-use aya::maps::{HashMap as BpfHashMap, MapData};
 use path::record::{Record, Records, WORDS};
 use path::{CounterId, PathId, Policy};
 use tables::{Slot, Snapshot, VniTable};
@@ -16,7 +15,7 @@ use super::Offload;
 use super::entries::HopEntry;
 use crate::error::SteeringError;
 use crate::mapped::{MappedWords, mapped};
-use crate::maps::{absent, map};
+use crate::maps::{insert, remove};
 
 /// The most queue pairs that the programs know (`OFFLOAD_PINNED`). The worker gets the others.
 pub(crate) const PINNED: u32 = 65_536;
@@ -174,11 +173,9 @@ impl Offload {
             self.hops.release(hop);
             return Ok(());
         }
-        let mut entries: BpfHashMap<&mut MapData, PinnedKey, PinnedEntry> = map(ebpf, MAP)?;
-        if let Err(error) = entries.insert(key, entry, 0) {
+        insert(ebpf, MAP, key, entry).inspect_err(|_| {
             self.hops.release(hop);
-            return Err(SteeringError::Map(MAP, error));
-        }
+        })?;
         self.pinned.by_counter.insert(flow.counter, key);
         if let Some(old) = self.pinned.entries.insert(order(&key), entry) {
             self.hops.release(old.hop);
@@ -210,9 +207,7 @@ impl Offload {
 
     /// Gives the worker a queue pair.
     fn unpin(&mut self, ebpf: &mut Ebpf, key: PinnedKey) -> Result<(), SteeringError> {
-        let mut entries: BpfHashMap<&mut MapData, PinnedKey, PinnedEntry> = map(ebpf, MAP)?;
-        let removed = entries.remove(&key).or_else(absent);
-        removed.map_err(|error| SteeringError::Map(MAP, error))?;
+        remove::<_, PinnedEntry>(ebpf, MAP, &key)?;
         if let Some(entry) = self.pinned.entries.remove(&order(&key)) {
             self.hops.release(entry.hop);
         }

@@ -9,6 +9,7 @@ use tables::{Snapshot, Vtep, VtepIndex};
 use wire::Vni;
 
 use crate::error::SteeringError;
+use crate::maps::{map, per_cpu};
 
 shared! {
     /// `struct offload_traffic` of the programs: frames and their bytes, of a VNI or of a remote
@@ -143,8 +144,7 @@ impl Owners {
 /// Sets the counters of an index to zero.
 fn zero(ebpf: &mut Ebpf, name: &'static str, index: u32) -> Result<(), SteeringError> {
     let failed = |error| SteeringError::Map(name, error);
-    let map = ebpf.map_mut(name).ok_or(SteeringError::Missing(name))?;
-    let mut values: PerCpuArray<_, OffloadTraffic> = map.try_into().map_err(failed)?;
+    let mut values: PerCpuArray<_, OffloadTraffic> = map(ebpf, name)?;
     let cpus = values.get(&index, 0).map_err(failed)?.len();
     let zeros = PerCpuValues::try_from(vec![OffloadTraffic::default(); cpus]);
     let zeros = zeros.map_err(|error| failed(MapError::IoError(error)))?;
@@ -158,11 +158,7 @@ fn sum<T: Pod + Default>(
     index: u32,
     add: impl Fn(&mut T, &T),
 ) -> Result<T, SteeringError> {
-    let map = ebpf.map(name).ok_or(SteeringError::Missing(name))?;
-    let failed = |error| SteeringError::Map(name, error);
-    let values: PerCpuArray<_, T> = map.try_into().map_err(failed)?;
-    let values: PerCpuValues<T> = values.get(&index, 0).map_err(failed)?;
     let mut all = T::default();
-    values.iter().for_each(|one| add(&mut all, one));
+    per_cpu(ebpf, name, index)?.iter().for_each(|one| add(&mut all, one));
     Ok(all)
 }

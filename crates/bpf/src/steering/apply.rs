@@ -5,14 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aya::maps::{Array, HashMap, MapData};
 use tables::{
     MacLocation, MacLocationChange, PortChoice, Slot, SteeringDiff, SteeringPlan, TakenVni,
 };
 
 use super::{ANY_WORKER, Steering, chosen_port, sources};
 use crate::error::SteeringError;
-use crate::maps::{absent, map};
+use crate::maps::{insert, remove, set};
 use crate::programs::{PORT, UPLINK};
 use crate::watchdog::are_idle;
 
@@ -21,6 +20,9 @@ use crate::watchdog::are_idle;
 const DRAIN_LIMIT: Duration = Duration::from_millis(100);
 /// How often to look whether they have.
 const DRAIN_STEP: Duration = Duration::from_micros(100);
+
+const NETDEVS: &str = "taken_netdevs";
+const TUNNELS: &str = "taken_tunnels";
 
 shared! {
     /// A tunnel whose packets the programs redirect: `struct tunnel_end`.
@@ -134,15 +136,9 @@ impl Steering {
         self.drain_vnis(&released)?;
         for vni in &released {
             if let Some(ifindex) = vni.source.netdev() {
-                self.netdevs_map()?
-                    .remove(&ifindex)
-                    .or_else(absent)
-                    .map_err(|e| SteeringError::Map("taken_netdevs", e))?;
+                remove::<_, TakenNetdev>(&mut self.ebpf, NETDEVS, &ifindex)?;
             }
-            self.tunnels_map()?
-                .remove(&TunnelEnd::of(vni))
-                .or_else(absent)
-                .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
+            remove::<_, TakenTunnel>(&mut self.ebpf, TUNNELS, &TunnelEnd::of(vni))?;
             // The slot keeps its netdev for frames that are still with the worker. It is
             // overwritten when it is used again.
             self.plan.vnis.remove(&vni.source);
@@ -185,14 +181,10 @@ impl Steering {
         for vni in vnis {
             let worker = self.worker_of_vni.get(&vni.vni).copied();
             let tunnel = TakenTunnel { draining: 1, ..TakenTunnel::of(vni, worker) };
-            self.tunnels_map()?
-                .insert(TunnelEnd::of(vni), tunnel, 0)
-                .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
+            insert(&mut self.ebpf, TUNNELS, TunnelEnd::of(vni), tunnel)?;
             if let Some(ifindex) = vni.source.netdev() {
                 let netdev = TakenNetdev { draining: 1, ..TakenNetdev::of(vni) };
-                self.netdevs_map()?
-                    .insert(ifindex, netdev, 0)
-                    .map_err(|e| SteeringError::Map("taken_netdevs", e))?;
+                insert(&mut self.ebpf, NETDEVS, ifindex, netdev)?;
             }
         }
         let began = Instant::now();
@@ -268,18 +260,11 @@ impl Steering {
         let entry = TakenNetdev::of(vni);
         if let Some(ifindex) = netdev {
             self.hook_netdev(ifindex)?;
-            self.slots_map()?
-                .set(entry.slot.into(), ifindex, 0)
-                .map_err(|e| SteeringError::Map("slots", e))?;
+            set(&mut self.ebpf, "slots", entry.slot.into(), ifindex)?;
         }
         let tunnel = TakenTunnel::of(vni, self.worker_of_vni.get(&vni.vni).copied());
-        self.tunnels_map()?
-            .insert(TunnelEnd::of(vni), tunnel, 0)
-            .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
-        let Some(ifindex) = netdev else { return Ok(()) };
-        self.netdevs_map()?
-            .insert(ifindex, entry, 0)
-            .map_err(|e| SteeringError::Map("taken_netdevs", e))
+        insert(&mut self.ebpf, TUNNELS, TunnelEnd::of(vni), tunnel)?;
+        netdev.map_or(Ok(()), |ifindex| insert(&mut self.ebpf, NETDEVS, ifindex, entry))
     }
 
     /// Chooses the source ports of frames that the kernel encapsulates according to `choice`.
@@ -291,19 +276,5 @@ impl Steering {
         chosen_port::set(&mut self.ebpf, before, choice)?;
         self.plan.choices.insert(choice.ifindex, choice.clone());
         Ok(())
-    }
-
-    fn netdevs_map(&mut self) -> Result<HashMap<&mut MapData, u32, TakenNetdev>, SteeringError> {
-        map(&mut self.ebpf, "taken_netdevs")
-    }
-
-    fn tunnels_map(
-        &mut self,
-    ) -> Result<HashMap<&mut MapData, TunnelEnd, TakenTunnel>, SteeringError> {
-        map(&mut self.ebpf, "taken_tunnels")
-    }
-
-    fn slots_map(&mut self) -> Result<Array<&mut MapData, u32>, SteeringError> {
-        map(&mut self.ebpf, "slots")
     }
 }

@@ -2,13 +2,12 @@
 //! source ports.
 
 use aya::Ebpf;
-use aya::maps::{HashMap, MapData};
 use path::{Entropy, Policy};
 use tables::PortChoice;
 use wire::Vni;
 
 use crate::error::SteeringError;
-use crate::maps::{absent, map};
+use crate::maps::{self, insert};
 
 /// The mark of frames for which kernel VXLAN looks up the route each time. A rule of legacy iptables
 /// that looks at marks is seen within a second, and connection tracking remembers what NAT did to a
@@ -16,6 +15,8 @@ use crate::maps::{absent, map};
 /// kube-proxy (0xc000), the portmap plugin of CNI (0x2000), Cilium (0xf00), Calico and Tailscale
 /// (the upper half).
 pub const ROUTE_PER_FRAME_MARK: u32 = 0x1000;
+
+const CHOICES: &str = "port_choices";
 
 shared! {
     /// `struct port_key` of the programs.
@@ -83,26 +84,18 @@ pub(super) fn set(
     before: Option<&PortChoice>,
     choice: &PortChoice,
 ) -> Result<(), SteeringError> {
-    let mut choices = choices(ebpf)?;
     for (vni, entropy) in entries(choice) {
         let key = Key { ifindex: choice.ifindex, vni };
-        choices.insert(key, PortChoiceEntry::of(entropy, choice), 0).map_err(failed)?;
+        insert(ebpf, CHOICES, key, PortChoiceEntry::of(entropy, choice))?;
     }
     let gone = before.into_iter().flat_map(|before| before.vnis.keys());
-    for vni in gone.filter(|vni| !choice.vnis.contains_key(vni)) {
-        delete(&mut choices, choice.ifindex, vni.get())?;
-    }
-    Ok(())
+    let mut gone = gone.filter(|vni| !choice.vnis.contains_key(vni));
+    gone.try_for_each(|vni| delete(ebpf, choice.ifindex, vni.get()))
 }
 
 /// Removes a netdev's entries: the kernel chooses the source ports of its frames.
 pub(super) fn remove(ebpf: &mut Ebpf, choice: &PortChoice) -> Result<(), SteeringError> {
-    let mut choices = choices(ebpf)?;
-    entries(choice).try_for_each(|(vni, _)| delete(&mut choices, choice.ifindex, vni))
-}
-
-fn choices(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, Key, PortChoiceEntry>, SteeringError> {
-    map(ebpf, "port_choices")
+    entries(choice).try_for_each(|(vni, _)| delete(ebpf, choice.ifindex, vni))
 }
 
 /// The netdev's own entry, under VNI 0, and the entries of single VNIs.
@@ -111,14 +104,6 @@ fn entries(choice: &PortChoice) -> impl Iterator<Item = (u32, &Entropy)> {
     std::iter::once((0, &choice.entropy)).chain(own)
 }
 
-fn delete(
-    choices: &mut HashMap<&mut MapData, Key, PortChoiceEntry>,
-    ifindex: u32,
-    vni: u32,
-) -> Result<(), SteeringError> {
-    choices.remove(&Key { ifindex, vni }).or_else(absent).map_err(failed)
-}
-
-fn failed(error: aya::maps::MapError) -> SteeringError {
-    SteeringError::Map("port_choices", error)
+fn delete(ebpf: &mut Ebpf, ifindex: u32, vni: u32) -> Result<(), SteeringError> {
+    maps::remove::<_, PortChoiceEntry>(ebpf, CHOICES, &Key { ifindex, vni })
 }

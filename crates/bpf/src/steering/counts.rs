@@ -1,9 +1,8 @@
 //! Counters of the steering programs.
 
-use aya::maps::PerCpuArray;
-
 use super::Steering;
 use crate::error::SteeringError;
+use crate::maps::per_cpu;
 use crate::port_counts::PortCounts;
 
 /// Defines the counters of the programs' map `counts` in the order of their indices, and adds those
@@ -98,10 +97,7 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn counts(&self) -> Result<SteeringCounts, SteeringError> {
-        let failed = |error| SteeringError::Map("counts", error);
-        let map = self.ebpf.map("counts").ok_or(SteeringError::Missing("counts"))?;
-        let map: PerCpuArray<_, u64> = map.try_into().map_err(failed)?;
-        let sum = |index| Ok(map.get(&index, 0).map_err(failed)?.iter().sum());
+        let sum = |index| Ok(per_cpu::<u64>(&self.ebpf, "counts", index)?.iter().sum());
         let sums: Vec<u64> =
             (0..NAMES.len() as u32).map(sum).collect::<Result<_, SteeringError>>()?;
         Ok(SteeringCounts::new(sums, self.bypass.counts_of_all(&self.ebpf)?))

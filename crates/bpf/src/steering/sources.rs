@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, MapData, MapError};
+use aya::maps::{HashMap, MapData, MapError};
 
 use crate::error::SteeringError;
-use crate::maps::{absent, map};
+use crate::maps::{map, remove, set};
 
 type Checked = BTreeMap<u32, BTreeSet<Ipv4Addr>>;
 
@@ -44,19 +44,14 @@ pub(super) fn apply(
         }
         sources.insert(CheckedSource { ifindex, source: 0 }, 1, 0).map_err(failed)?;
     }
-    let mut any: Array<&mut MapData, u32> = map(ebpf, ANY)?;
-    any.set(0, u32::from(!after.is_empty()), 0).map_err(|error| SteeringError::Map(ANY, error))?;
-    let mut sources: HashMap<&mut MapData, CheckedSource, u8> = map(ebpf, NAME)?;
+    set(ebpf, ANY, 0, u32::from(!after.is_empty()))?;
     for (&ifindex, then) in before {
         if !after.contains_key(&ifindex) {
-            sources
-                .remove(&CheckedSource { ifindex, source: 0 })
-                .or_else(absent)
-                .map_err(failed)?;
+            remove::<_, u8>(ebpf, NAME, &CheckedSource { ifindex, source: 0 })?;
         }
         for source in then.difference(after.get(&ifindex).unwrap_or(&empty)) {
             let checked = CheckedSource { ifindex, source: u32::from_ne_bytes(source.octets()) };
-            sources.remove(&checked).or_else(absent).map_err(failed)?;
+            remove::<_, u8>(ebpf, NAME, &checked)?;
         }
     }
     Ok(())
