@@ -12,8 +12,10 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
+use std::sync::{Mutex, PoisonError};
 
 use futures_util::TryStreamExt;
+use netlink::{Dump, Message, Requests};
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkXdp};
@@ -72,6 +74,8 @@ type Result<T> = core::result::Result<T, RtnlError>;
 pub struct Rtnl {
     runtime: Runtime,
     handle: Handle,
+    /// For dumps. It is open in the same namespace.
+    requests: Mutex<Requests>,
 }
 
 /// One end of a veth pair.
@@ -113,7 +117,7 @@ impl Rtnl {
             drop(entered);
             // The task runs while a request waits for its answer.
             runtime.spawn(connection);
-            Ok(Self { runtime, handle })
+            Ok(Self { runtime, handle, requests: Mutex::new(Requests::open()?) })
         };
         open().map_err(RtnlError::Open)
     }
@@ -130,6 +134,12 @@ impl Rtnl {
             };
             RtnlError::Rejected { action: action(), cause }
         })
+    }
+
+    fn dump(&self, action: &str, what: Dump) -> Result<Vec<Message>> {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let rejected = |cause| RtnlError::Rejected { action: action.to_owned(), cause };
+        requests.dump(what).map_err(|error| rejected(error.into()))
     }
 
     fn change<T>(&self, link: &str, change: LinkMessageBuilder<T>) -> Result<()> {
@@ -369,8 +379,8 @@ impl Rtnl {
     /// # Errors
     /// [`RtnlError::Rejected`].
     pub fn links(&self) -> Result<Vec<Link>> {
-        let links = self.handle.link().get().execute().map_ok(message::link_of).try_collect();
-        self.wait(|| "list interfaces".to_owned(), links)
+        let links = self.dump("list interfaces", Dump::Links)?;
+        Ok(links.into_iter().filter_map(message::link_of).collect())
     }
 
     /// The forwarding databases of all bridges and VXLAN netdevs.
@@ -378,10 +388,8 @@ impl Rtnl {
     /// # Errors
     /// [`RtnlError::Rejected`].
     pub fn fdb(&self) -> Result<Vec<FdbEntry>> {
-        let request = self.handle.neighbours().get().set_address_family(AddressFamily::Bridge);
-        let all = request.execute().try_collect::<Vec<_>>();
-        let all = self.wait(|| "list forwarding databases".to_owned(), all)?;
-        Ok(all.iter().filter_map(message::fdb_entry_of).collect())
+        let entries = self.dump("list forwarding databases", Dump::Fdb)?;
+        Ok(entries.into_iter().filter_map(message::fdb_entry_of).collect())
     }
 
     /// The IPv4 and IPv6 routes of the main table.

@@ -46,6 +46,12 @@ pub enum Error {
     RuntimeEnded,
 }
 
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        Self::other(error)
+    }
+}
+
 impl Error {
     /// The kernel's error number, if it refused a request.
     #[must_use]

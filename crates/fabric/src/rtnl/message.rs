@@ -1,11 +1,8 @@
 //! Interfaces, forwarding database entries and routes, from the kernel's messages.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use rtnetlink::packet_route::link::{
-    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
-};
-use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
+use netlink::{LinkKind, Message};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage};
 use wire::MacAddr;
 
@@ -110,73 +107,28 @@ pub(super) fn main_route_of(mut message: RouteMessage) -> Option<Route> {
     (message.header.table == RouteHeader::RT_TABLE_MAIN).then_some(Route(message))
 }
 
-pub(super) fn link_of(message: LinkMessage) -> Link {
-    let flags = message.header.flags;
-    let mut link = Link {
-        index: message.header.index,
-        name: String::new(),
-        up: flags.contains(LinkFlags::Up),
-        carrier: flags.contains(LinkFlags::LowerUp),
-        mtu: 0,
-        master: None,
-        bridge: false,
-        vxlan: None,
+/// `IFF_UP` and `IFF_LOWER_UP`.
+const UP: u32 = 1;
+const LOWER_UP: u32 = 1 << 16;
+
+pub(super) fn link_of(message: Message) -> Option<Link> {
+    let Message::Link(_, link) = message else { return None };
+    let vxlan = |of: &netlink::Vxlan| {
+        Some(Vxlan { vni: of.id, local: of.local?, port: of.destination_port })
     };
-    for attribute in message.attributes {
-        match attribute {
-            LinkAttribute::IfName(name) => link.name = name,
-            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
-            LinkAttribute::Controller(index) => link.master = Some(index),
-            LinkAttribute::LinkInfo(infos) if infos.contains(&LinkInfo::Kind(InfoKind::Vxlan)) => {
-                link.vxlan = infos.iter().find_map(vxlan_of);
-            }
-            LinkAttribute::LinkInfo(infos) => {
-                link.bridge = infos.contains(&LinkInfo::Kind(InfoKind::Bridge));
-            }
-            _ => {}
-        }
-    }
-    link
+    Some(Link {
+        index: link.ifindex,
+        name: link.name,
+        up: link.flags & UP != 0,
+        carrier: link.flags & LOWER_UP != 0,
+        mtu: link.mtu,
+        master: link.master,
+        bridge: matches!(link.kind, LinkKind::Bridge(_)),
+        vxlan: if let LinkKind::Vxlan(of) = &link.kind { vxlan(of) } else { None },
+    })
 }
 
-fn vxlan_of(info: &LinkInfo) -> Option<Vxlan> {
-    let LinkInfo::Data(InfoData::Vxlan(settings)) = info else { return None };
-    let vni = settings.iter().find_map(|setting| match setting {
-        InfoVxlan::Id(vni) => Some(*vni),
-        _ => None,
-    });
-    let local = settings.iter().find_map(|setting| match setting {
-        InfoVxlan::Local(local) => Some(IpAddr::V4(*local)),
-        InfoVxlan::Local6(local) => Some(IpAddr::V6(*local)),
-        _ => None,
-    });
-    let port = settings.iter().find_map(|setting| match setting {
-        InfoVxlan::Port(port) => Some(*port),
-        _ => None,
-    });
-    Some(Vxlan { vni: vni?, local: local?, port: port? })
-}
-
-/// An address by its bytes.
-fn address_of(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = || <[u8; 4]>::try_from(bytes).ok().map(|bytes| Ipv4Addr::from(bytes).into());
-    let v6 = || <[u8; 16]>::try_from(bytes).ok().map(|bytes| Ipv6Addr::from(bytes).into());
-    v4().or_else(v6)
-}
-
-pub(super) fn fdb_entry_of(message: &NeighbourMessage) -> Option<FdbEntry> {
-    let (mut mac, mut remote) = (None, None);
-    for attribute in &message.attributes {
-        match attribute {
-            NeighbourAttribute::LinkLayerAddress(bytes) => {
-                mac = bytes.as_slice().try_into().ok().map(MacAddr);
-            }
-            // The library decodes the address by the family of the message, here AF_BRIDGE.
-            NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => {
-                remote = address_of(bytes);
-            }
-            _ => {}
-        }
-    }
-    Some(FdbEntry { index: message.header.ifindex, mac: mac?, remote })
+pub(super) fn fdb_entry_of(message: Message) -> Option<FdbEntry> {
+    let Message::Fdb(_, entry) = message else { return None };
+    Some(FdbEntry { index: entry.ifindex, mac: entry.mac, remote: entry.destination })
 }
