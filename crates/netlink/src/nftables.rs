@@ -37,26 +37,14 @@ pub fn packet_rules() -> Result<Vec<RuleChain>, Error> {
 
 fn read() -> Result<Vec<RuleChain>, Error> {
     let mut requests = Requests::open_netfilter()?;
-    let mut chains = Vec::new();
-    dump(
-        &mut requests,
-        "read nftables chains",
-        (GET_CHAIN, NEW_CHAIN),
-        &mut chains,
-        |chains, payload| {
-            chains.extend(chain(payload));
-        },
-    )?;
-    let mut rules = Vec::new();
-    dump(
-        &mut requests,
-        "read nftables rules",
-        (GET_RULE, NEW_RULE),
-        &mut rules,
-        |rules, payload| {
+    let mut chains = dump_chains(&mut requests, |chains: &mut Vec<_>, payload| {
+        chains.extend(chain(payload));
+    })?;
+    let kinds = (GET_RULE, NEW_RULE);
+    let rules =
+        dump(&mut requests, "read nftables rules", kinds, |rules: &mut Vec<_>, payload| {
             rules.extend(rule(payload));
-        },
-    )?;
+        })?;
     let mut by_chain: HashMap<_, Vec<PacketRule>> = HashMap::new();
     for (key, rule) in rules {
         by_chain.entry(key).or_default().push(rule);
@@ -68,24 +56,31 @@ fn read() -> Result<Vec<RuleChain>, Error> {
     Ok(chains)
 }
 
-fn dump<T>(
+/// What `add` makes of all chains: of each, it gets `struct nfgenmsg` and attributes.
+pub(crate) fn dump_chains<T: Default>(
+    requests: &mut Requests,
+    add: impl Fn(&mut T, &[u8]),
+) -> Result<T, Error> {
+    dump(requests, "read nftables chains", (GET_CHAIN, NEW_CHAIN), add)
+}
+
+fn dump<T: Default>(
     requests: &mut Requests,
     operation: &str,
     (get, new): (u16, u16),
-    found: &mut Vec<T>,
-    add: impl Fn(&mut Vec<T>, &[u8]),
-) -> Result<(), Error> {
+    add: impl Fn(&mut T, &[u8]),
+) -> Result<T, Error> {
     // `struct nfgenmsg`: family (any), version, resource.
     let request = Request::new(get, REQUEST | DUMP, &[0; 4]);
     for _ in 0..ATTEMPTS {
-        found.clear();
+        let mut found = T::default();
         let whole = requests.collect(operation, &request, |envelope| {
             if envelope.kind == new {
-                add(found, envelope.payload);
+                add(&mut found, envelope.payload);
             }
         })?;
         if whole {
-            return Ok(());
+            return Ok(found);
         }
     }
     Err(Error::Interrupted { operation: operation.into(), attempts: ATTEMPTS })

@@ -2,16 +2,9 @@
 //! (`include/uapi/linux/netfilter/nf_tables.h`).
 
 use crate::attribute::Attributes;
-use crate::encode::{DUMP, REQUEST, Request};
 use crate::error::Error;
-use crate::request::{ATTEMPTS, Requests};
-
-/// `NFNL_SUBSYS_NFTABLES`.
-const NFTABLES: u16 = 10 << 8;
-/// `NFT_MSG_NEWCHAIN`.
-const NEW_CHAIN: u16 = NFTABLES | 3;
-/// `NFT_MSG_GETCHAIN`.
-const GET_CHAIN: u16 = NFTABLES | 4;
+use crate::nftables::dump_chains;
+use crate::request::Requests;
 
 /// What the nftables chains of a network namespace filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,22 +25,7 @@ pub struct PacketFilters {
 /// # Errors
 /// When the kernel refuses, or has no nftables.
 pub fn packet_filters() -> Result<PacketFilters, Error> {
-    let operation = "read nftables chains";
-    // `struct nfgenmsg`: family (any), version, resource.
-    let request = Request::new(GET_CHAIN, REQUEST | DUMP, &[0; 4]);
-    let mut requests = Requests::open_netfilter()?;
-    for _ in 0..ATTEMPTS {
-        let mut filters = PacketFilters::default();
-        let whole = requests.collect(operation, &request, |envelope| {
-            if envelope.kind == NEW_CHAIN {
-                filters.add(envelope.payload);
-            }
-        })?;
-        if whole {
-            return Ok(filters);
-        }
-    }
-    Err(Error::Interrupted { operation: operation.into(), attempts: ATTEMPTS })
+    dump_chains(&mut Requests::open_netfilter()?, PacketFilters::add)
 }
 
 impl PacketFilters {
