@@ -62,8 +62,6 @@ struct Engine<'a> {
     hosts: Table<Host>,
     flows: Table<Running>,
     sprayers: Table<Option<Sprayer>>,
-    /// States of schemes whose flow has ended.
-    unused: Vec<u32>,
     /// States of schemes that outlive flows, by the two hosts.
     pairs: BTreeMap<(u32, u32), u32>,
     /// The flows so far between two hosts whose flows take the paths in turns.
@@ -167,7 +165,7 @@ impl Engine<'_> {
 
     /// Forgets a packet.
     fn lose(&mut self, id: u32) {
-        let packet = self.packets.remove(id);
+        let packet = *self.packets.release(id);
         if let Some(endpoints) = &mut self.endpoints {
             endpoints.remove(&packet);
         }

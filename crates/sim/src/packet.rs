@@ -129,50 +129,8 @@ impl Packet {
     }
 }
 
-/// All packets under way.
-#[derive(Debug, Default)]
-pub(crate) struct Packets {
-    packets: Table<Packet>,
-    free: Vec<u32>,
-}
-
-impl Packets {
-    pub(crate) fn add(&mut self, packet: Packet) -> u32 {
-        match self.free.pop() {
-            Some(id) => {
-                self.packets[id] = packet;
-                id
-            }
-            None => self.packets.push(packet),
-        }
-    }
-
-    pub(crate) fn remove(&mut self, id: u32) -> Packet {
-        self.free.push(id);
-        self.packets[id]
-    }
-
-    /// The most packets that were under way at once.
-    pub(crate) fn most(&self) -> u32 {
-        self.packets.len()
-    }
-}
-
-impl std::ops::Index<u32> for Packets {
-    type Output = Packet;
-
-    #[inline]
-    fn index(&self, id: u32) -> &Packet {
-        &self.packets[id]
-    }
-}
-
-impl std::ops::IndexMut<u32> for Packets {
-    #[inline]
-    fn index_mut(&mut self, id: u32) -> &mut Packet {
-        &mut self.packets[id]
-    }
-}
+/// All packets under way. Its length is the most that were so at once.
+pub(crate) type Packets = Table<Packet>;
 
 #[cfg(test)]
 mod tests {

@@ -121,9 +121,9 @@ impl Routes {
                 let set = *known.entry(next).or_insert_with_key(|next| {
                     let start = self.ports.len();
                     next.iter().for_each(|&port| {
-                        self.ports.push(port);
+                        self.ports.add(port);
                     });
-                    self.sets.push(Set { start, len: next.len() as u32 })
+                    self.sets.add(Set { start, len: next.len() as u32 })
                 });
                 self.index[switch as u32 * self.leaves + number as u32] = set;
             }

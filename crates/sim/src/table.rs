@@ -7,6 +7,8 @@ use std::ops::{Index, IndexMut};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Table<T> {
     items: Vec<T>,
+    /// Numbers that are given again.
+    free: Vec<u32>,
     spare: T,
 }
 
@@ -16,9 +18,23 @@ impl<T> Table<T> {
     }
 
     /// Adds an item, and gives its number.
-    pub(crate) fn push(&mut self, item: T) -> u32 {
-        self.items.push(item);
-        self.len() - 1
+    pub(crate) fn add(&mut self, item: T) -> u32 {
+        match self.free.pop() {
+            Some(at) => {
+                self[at] = item;
+                at
+            }
+            None => {
+                self.items.push(item);
+                self.len() - 1
+            }
+        }
+    }
+
+    /// The item with this number, which may be given to another one.
+    pub(crate) fn release(&mut self, at: u32) -> &mut T {
+        self.free.push(at);
+        &mut self[at]
     }
 
     pub(crate) fn iter(&self) -> std::slice::Iter<'_, T> {
@@ -28,7 +44,7 @@ impl<T> Table<T> {
 
 impl<T: Default> FromIterator<T> for Table<T> {
     fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
-        Self { items: items.into_iter().collect(), spare: T::default() }
+        Self { items: items.into_iter().collect(), free: Vec::new(), spare: T::default() }
     }
 }
 

@@ -45,12 +45,9 @@ impl Flow {
     }
 }
 
-/// A list in random order (Fisher and Yates).
+/// A list in random order.
 fn shuffled(random: &mut Random, mut list: Vec<u32>) -> Vec<u32> {
-    for last in (1..list.len()).rev() {
-        let other = random.below(last as u64 + 1) as usize;
-        list.swap(last, other);
-    }
+    random.shuffle(&mut list);
     list
 }
 

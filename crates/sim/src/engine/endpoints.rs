@@ -55,7 +55,6 @@ pub(super) struct Endpoints {
     hosts: Table<Station>,
     pairs: Table<Pair>,
     carried: Table<Carried>,
-    free: Vec<u32>,
     buffer: Frames,
 }
 
@@ -118,20 +117,9 @@ impl Endpoints {
         Some(())
     }
 
-    fn add(&mut self, carried: Carried) -> u32 {
-        match self.free.pop() {
-            Some(number) => {
-                self.carried[number] = carried;
-                number
-            }
-            None => self.carried.push(carried),
-        }
-    }
-
     /// Forgets the bytes of a frame that has arrived or was lost.
     pub(super) fn remove(&mut self, packet: &Packet) {
-        self.carried[packet.number] = Carried::default();
-        self.free.push(packet.number);
+        *self.carried.release(packet.number) = Carried::default();
     }
 
     /// What a flow that did not finish waits for.
@@ -202,7 +190,7 @@ impl Engine<'_> {
             let entropy = sprayer.next(nanoseconds(at), running.random.as_mut()?).0;
             (Kind::Data, Vec::new(), entropy)
         };
-        let number = endpoints.add(Carried { bytes, notes });
+        let number = endpoints.carried.add(Carried { bytes, notes });
         let packet = Packet { size, entropy, ..Packet::new(kind, 0, flow, number) };
         self.ports[2 * host].count_in(&packet);
         Some(self.packets.add(packet))
@@ -215,8 +203,7 @@ impl Engine<'_> {
         let host = if packet.is_answer() { source } else { target };
         self.advance(2 * host);
         let Some(endpoints) = self.endpoints.as_deref_mut() else { return };
-        let mut carried = std::mem::take(&mut endpoints.carried[packet.number]);
-        endpoints.free.push(packet.number);
+        let mut carried = std::mem::take(endpoints.carried.release(packet.number));
         let now = nanoseconds(self.now);
         let marked = packet.has(flag::MARKED);
         if packet.is_answer() {

@@ -55,13 +55,7 @@ impl Engine<'_> {
             }
             _ => Sprayer::new(scheme, spraying.tiers, times, random),
         });
-        let number = match self.unused.pop() {
-            Some(number) => {
-                self.sprayers[number] = state;
-                number
-            }
-            None => self.sprayers.push(state),
-        };
+        let number = self.sprayers.add(state);
         if scheme.outlives_flows() {
             self.pairs.insert(ends, number);
         }
@@ -119,7 +113,7 @@ impl Engine<'_> {
 
     /// A packet has arrived at its host.
     pub(super) fn deliver(&mut self, id: u32) {
-        let packet = self.packets.remove(id);
+        let packet = *self.packets.release(id);
         if self.endpoints.is_some() {
             self.receive_frame(&packet);
             return;
@@ -189,7 +183,7 @@ impl Engine<'_> {
         }
         let Some(own) = self.scenario.flows.get(flow as usize) else { return };
         if own.ordered || !self.scenario.spraying.scheme.outlives_flows() {
-            self.unused.push(running.sprayer);
+            self.sprayers.release(running.sprayer);
         }
         self.unfinished -= 1;
         let waiting = own.fires.and_then(|trigger| self.triggers.remove(&trigger));

@@ -59,7 +59,6 @@ impl<'a> Engine<'a> {
             hosts: (0..topology.hosts).map(|_| Host::default()).collect(),
             flows: flows.collect(),
             sprayers: Table::default(),
-            unused: Vec::new(),
             pairs: std::collections::BTreeMap::new(),
             placed: std::collections::BTreeMap::new(),
             triggers: std::collections::BTreeMap::new(),
@@ -179,7 +178,7 @@ impl<'a> Engine<'a> {
             acks,
             nacks,
             timeouts,
-            most_packets: self.packets.most(),
+            most_packets: self.packets.len(),
             ..self.outcome
         }
     }
