@@ -1,11 +1,12 @@
 //! The filter in front of the probing thread (`programs/probe_filter.bpf.c`).
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use aya::programs::SocketFilter;
 use aya::{Ebpf, EbpfLoader};
+use wire::as_ipv6;
 
 use crate::error::SteeringError;
 use crate::maps::{insert, per_cpu, remove};
@@ -145,9 +146,5 @@ fn filter(ebpf: &mut Ebpf) -> Result<&mut SocketFilter, SteeringError> {
 }
 
 fn key((from, to): (IpAddr, IpAddr)) -> Ends {
-    let octets = |address: IpAddr| match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => Ipv6Addr::octets(&address),
-    };
-    Ends { from: octets(from), to: octets(to) }
+    Ends { from: as_ipv6(from).octets(), to: as_ipv6(to).octets() }
 }

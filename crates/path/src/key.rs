@@ -4,7 +4,7 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PORT_ROCE, PROTOCOL_UDP};
-use wire::{Dissection, Fragment, MacAddr, Network, QueuePair};
+use wire::{Dissection, Fragment, MacAddr, Network, QueuePair, as_ipv6};
 
 use crate::hash::hash;
 use crate::policy::Policy;
@@ -233,21 +233,13 @@ impl Key {
     }
 }
 
-/// An address as one of IPv6. One of IPv4 is mapped (RFC 4291 section 2.5.5.2).
-pub(crate) const fn mapped(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
-    }
-}
-
 /// Hashes two addresses and a word. Callers pass addresses of one family; a mixed pair would be
 /// hashed as IPv6.
 #[inline(always)]
 pub(crate) fn hash_addresses(seed: u64, source: IpAddr, destination: IpAddr, last: u64) -> u64 {
     match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => hash_v4(seed, source, destination, last),
-        _ => hash_v6(seed, mapped(source), mapped(destination), last),
+        _ => hash_v6(seed, as_ipv6(source), as_ipv6(destination), last),
     }
 }
 

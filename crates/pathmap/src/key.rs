@@ -1,11 +1,12 @@
 //! Authentication of messages: keyed BLAKE2s with a tag of 16 bytes (RFC 7693).
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use blake2::Blake2sMac;
 use blake2::digest::consts::U16;
 use blake2::digest::{KeyInit, Mac};
+use wire::as_ipv6;
 
 /// Length of a tag in bytes.
 pub const TAG: usize = 16;
@@ -85,14 +86,6 @@ impl Key {
         of.iter().for_each(|number| tag.update(&number.to_be_bytes()));
         let bytes = tag.finalize().into_bytes();
         bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
-    }
-}
-
-/// An address as one of IPv6. One of IPv4 is mapped (RFC 4291 section 2.5.5.2).
-pub(crate) const fn as_ipv6(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
     }
 }
 

@@ -11,9 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::checksum::{self, Sum};
 use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTOCOL_UDP};
 use wire::outer::{Address, OuterHeaders};
-use wire::{Ipv4Packet, Ipv6Packet, MacAddr, Vni, Vxlan};
+use wire::{Ipv4Packet, Ipv6Packet, MacAddr, Vni, Vxlan, as_ipv6};
 
-use crate::key::as_ipv6;
 use crate::message::MOST_RECORDED;
 
 /// The VNI of probes and answers: the highest one. A leaf must not use it for data.

@@ -8,7 +8,9 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::key::{Key, as_ipv6};
+use wire::as_ipv6;
+
+use crate::key::Key;
 use crate::limit::Limit;
 use crate::message::arrivals::ArrivalReport;
 use crate::message::{Answer, Message, Probe, Report};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use frame::DropReason;
 use path::Version;
 use tables::{Learned, Learning, Snapshot, VniTable};
-use wire::MacAddr;
+use wire::{MacAddr, as_ipv6};
 
 use crate::counters::Counter;
 
@@ -160,10 +160,7 @@ impl Learner {
         };
         let Some(place) = place else { return Ok(()) };
         let (now, version) = (self.now, snapshot.version());
-        let sender = match vtep {
-            IpAddr::V4(vtep) => vtep.to_ipv6_mapped(),
-            IpAddr::V6(vtep) => vtep,
-        };
+        let sender = as_ipv6(vtep);
         let cached = place.key == key;
         let as_before = cached && (place.vtep, place.snapshot) == (sender, version);
         if as_before && now < place.due {

@@ -14,9 +14,9 @@ use frame::{
 use path::{Arrivals, Counted, Ends, Secret, Spraying, Version, is_request, is_sprayed};
 use spray::resequence::{Delivery, Limits, Outcome, Packet, Resequencer};
 use tables::{Snapshot, VniTable};
-use wire::Dissection;
 use wire::ecn::Egress;
 use wire::roce::opcode;
+use wire::{Dissection, as_ipv6};
 
 use crate::Pipeline;
 use crate::counters::Counters;
@@ -50,10 +50,7 @@ pub(crate) struct QueuePair {
 impl QueuePair {
     #[inline]
     fn new(slot: u16, number: wire::QueuePair, [source, destination]: [IpAddr; 2]) -> Self {
-        let bits = |address| match address {
-            IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-            IpAddr::V6(address) => address.to_bits(),
-        };
+        let bits = |address| as_ipv6(address).to_bits();
         let number = u64::from(number.get()) | u64::from(slot) << 32;
         Self { number, source: bits(source), destination: bits(destination) }
     }

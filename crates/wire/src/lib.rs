@@ -38,6 +38,6 @@ pub use ipv4::{Ipv4, Ipv4Packet};
 pub use ipv6::{Ipv6, Ipv6Extension, Ipv6Fragment, Ipv6Packet, MAX_EXTENSION_HEADERS, UpperLayer};
 pub use psn::Psn;
 pub use tcp::{Tcp, TcpSegment};
-pub use types::{MacAddr, QueuePair, TypeError, Vni};
+pub use types::{MacAddr, QueuePair, TypeError, Vni, as_ipv6};
 pub use udp::{Udp, UdpDatagram};
 pub use vxlan::Vxlan;

@@ -2,8 +2,19 @@
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
+use core::net::{IpAddr, Ipv6Addr};
 use core::num::NonZeroU32;
 use core::str::FromStr;
+
+/// An address as one of IPv6. One of IPv4 is mapped (RFC 4291 section 2.5.5.2).
+#[inline]
+#[must_use]
+pub const fn as_ipv6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
 
 /// A number or text that is not a valid value of its type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,17 +1,18 @@
 //! Applies differences between steering plans to hooks and to the programs' maps.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tables::{
     MacLocation, MacLocationChange, PortChoice, Slot, SteeringDiff, SteeringPlan, TakenVni,
 };
+use wire::as_ipv6;
 
 use super::{ANY_WORKER, Steering, chosen_port, sources};
 use crate::error::SteeringError;
 use crate::maps::{insert, remove, set};
+use crate::offload::entries::words_of_ipv6;
 use crate::programs::{PORT, UPLINK};
 use crate::watchdog::are_idle;
 
@@ -63,13 +64,7 @@ impl TunnelEnd {
     /// The tunnel of a VNI.
     #[must_use]
     pub fn of(vni: &TakenVni) -> Self {
-        let local = match vni.local {
-            IpAddr::V4(local) => local.to_ipv6_mapped(),
-            IpAddr::V6(local) => local,
-        };
-        let [a, b, c, d, e, f, g, h] = local.segments();
-        let word = |high: u16, low: u16| (u32::from(high) << 16 | u32::from(low)).to_be();
-        let local = [word(a, b), word(c, d), word(e, f), word(g, h)];
+        let local = words_of_ipv6(as_ipv6(vni.local));
         Self { local, vni: vni.vni.get(), port: vni.destination_port.to_be(), zero: 0 }
     }
 }

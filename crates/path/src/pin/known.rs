@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use crate::policy::Policy;
 use crate::secret::Secret;
 use crate::version::Version;
-use wire::Vni;
+use wire::{Vni, as_ipv6};
 
 use super::{Answer, Before, Pin, Usage};
 use crate::choice::{Flow, Remote};
-use crate::key::{Key, mapped};
+use crate::key::Key;
 
 /// Number of entries for queue pairs on the path of `qp-hash`. One whose entry another one has taken
 /// is asked about again.
@@ -59,7 +59,7 @@ fn hash_pair<H: Hasher>(pair: (IpAddr, IpAddr), state: &mut H) {
             state.write_u64(u64::from(one.to_bits()) << 32 | u64::from(other.to_bits()));
         }
         (one, other) => {
-            [one, other].into_iter().for_each(|of| state.write_u128(mapped(of).to_bits()));
+            [one, other].into_iter().for_each(|of| state.write_u128(as_ipv6(of).to_bits()));
         }
     }
 }

@@ -29,10 +29,7 @@ impl Refused {
     /// The entry of a host, and the bits by which it is known. Never 0.
     fn entry(&self, id: &FlowId) -> Option<(&AtomicU64, u64)> {
         let Key::QueuePair { source, .. } = id.key else { return None };
-        let source = match source {
-            std::net::IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-            std::net::IpAddr::V6(address) => address.to_bits(),
-        };
+        let source = wire::as_ipv6(source).to_bits();
         let [high, low] = [(source >> 64) as u64, source as u64];
         let hash = hash(self.seed, [id.vni.into(), high, low]);
         let entry = self.hosts.get(hash as usize % HOSTS)?;
