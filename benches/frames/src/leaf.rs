@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use path::{Entropy, Policy, Settings};
 use pipeline::{Batch, Counters, Frame, Offload, Pipeline, TxBatch, VlanTag};
 use tables::{
-    DontFragment, Fdb, FlowLabel, NextHop, Paths, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel,
-    VniIndex, VniTable, Vtep, VtepIndex,
+    NextHop, Paths, Snapshot, SnapshotBuilder, Tos, Tunnel, VniIndex, VniTable, Vtep, VtepIndex,
 };
-use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_SERVICE_VLAN, PORT_ROCE, PORT_VXLAN, PROTOCOL_UDP};
+use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_SERVICE_VLAN, PORT_ROCE, PROTOCOL_UDP};
 use wire::roce::Bth;
 use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp, Vni};
 
@@ -116,31 +115,18 @@ impl Leaf {
         let count = vteps.len() as u32;
         for number in 0..self.vnis {
             let hosts = (number..self.macs).step_by(self.vnis as usize);
-            let tunnel = Tunnel {
-                vni: Vni::try_from(FIRST_VNI + number)?,
-                local,
-                destination_port: PORT_VXLAN,
-                ttl: Ttl::Fixed(64),
-                tos: Tos::Inherit,
-                df: DontFragment::Unset,
-                udp_checksum: false,
-                flow_label: FlowLabel::default(),
-                accepts_no_checksum: false,
-            };
+            let vni = Vni::try_from(FIRST_VNI + number)?;
+            let tunnel =
+                Tunnel { tos: Tos::Inherit, udp_checksum: false, ..Tunnel::new(vni, local) };
+            let index = VniIndex::new(number as u16 + 1).ok_or("too many VNIs")?;
+            let entropy = Entropy::new(Settings { policy: self.policy, ..Settings::default() })?;
             builder.vni(Arc::new(VniTable {
-                index: VniIndex::new(number as u16 + 1).ok_or("too many VNIs")?,
                 netdev: format!("vx{number}"),
-                mac: None,
-                tunnel,
-                entropy: Entropy::new(Settings { policy: self.policy, ..Settings::default() })?,
                 fdb: hosts
                     .map(|host_of| (host(host_of), VtepIndex(host_of / self.vnis % count)))
                     .collect(),
-                hosts: Fdb::default(),
                 flood: vec![VtepIndex(0)],
-                strict_vtep: false,
-                offload: false,
-                learning: None,
+                ..VniTable::new(index, tunnel, entropy)
             }));
         }
         // VTEPs with the same paths share their next hops, as in the control task.

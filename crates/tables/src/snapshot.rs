@@ -257,6 +257,24 @@ impl Snapshot {
 }
 
 impl VniTable {
+    /// The tables of a VNI without addresses and VTEPs.
+    #[must_use]
+    pub fn new(index: VniIndex, tunnel: Tunnel, entropy: Entropy) -> Self {
+        Self {
+            index,
+            netdev: String::new(),
+            mac: None,
+            tunnel,
+            entropy,
+            fdb: Fdb::default(),
+            hosts: Fdb::default(),
+            flood: Vec::new(),
+            strict_vtep: false,
+            offload: false,
+            learning: None,
+        }
+    }
+
     /// Whether a worker sprays its packets, and restores the order of those that other VTEPs spray.
     #[inline]
     #[must_use]
@@ -287,34 +305,14 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::tunnel::{DontFragment, FlowLabel, Tos, Ttl};
 
     const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 11));
 
     fn table(index: u16, vni: u32) -> Arc<VniTable> {
-        Arc::new(VniTable {
-            index: VniIndex::new(index).unwrap(),
-            netdev: format!("vx{vni}"),
-            mac: None,
-            tunnel: Tunnel {
-                vni: Vni::try_from(vni).unwrap(),
-                local: LOCAL,
-                destination_port: 4789,
-                ttl: Ttl::Fixed(64),
-                tos: Tos::Fixed(0),
-                df: DontFragment::Unset,
-                udp_checksum: true,
-                flow_label: FlowLabel::default(),
-                accepts_no_checksum: false,
-            },
-            entropy: Entropy::new(path::Settings::default()).unwrap(),
-            fdb: Fdb::default(),
-            hosts: Fdb::default(),
-            flood: Vec::new(),
-            strict_vtep: false,
-            offload: false,
-            learning: None,
-        })
+        let tunnel = Tunnel::new(Vni::try_from(vni).unwrap(), LOCAL);
+        let entropy = Entropy::new(path::Settings::default()).unwrap();
+        let table = VniTable::new(VniIndex::new(index).unwrap(), tunnel, entropy);
+        Arc::new(VniTable { netdev: format!("vx{vni}"), ..table })
     }
 
     fn netdev(found: Option<&Arc<VniTable>>) -> Option<&str> {

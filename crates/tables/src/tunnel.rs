@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use wire::Vni;
+use wire::number::PORT_VXLAN;
 
 /// Outer TTL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,4 +91,22 @@ pub struct Tunnel {
     /// Whether received packets without a UDP checksum are accepted over IPv6 (RFC 6935,
     /// `udp6zerocsumrx`). Over IPv4 they always are.
     pub accepts_no_checksum: bool,
+}
+
+impl Tunnel {
+    /// The parameters of a vxlan netdev that is created without options but the port 4789.
+    #[must_use]
+    pub fn new(vni: Vni, local: IpAddr) -> Self {
+        Self {
+            vni,
+            local,
+            destination_port: PORT_VXLAN,
+            ttl: Ttl::Fixed(64),
+            tos: Tos::Fixed(0),
+            df: DontFragment::Unset,
+            udp_checksum: true,
+            flow_label: FlowLabel::default(),
+            accepts_no_checksum: false,
+        }
+    }
 }

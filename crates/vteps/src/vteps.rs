@@ -12,10 +12,7 @@ use sim::time::Picos;
 use sim::vtep::{Data, Fate};
 use sim::{Choice, Scenario};
 use spray::Scheme;
-use tables::{
-    DontFragment, FlowLabel, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniIndex, VniTable, Vtep,
-    VtepIndex,
-};
+use tables::{Snapshot, SnapshotBuilder, Tos, Tunnel, VniIndex, VniTable, Vtep, VtepIndex};
 use wire::{MacAddr, Vni};
 
 use crate::packet;
@@ -107,28 +104,15 @@ fn snapshot(own: u32, hosts: u32, vni: Vni, seed: u64) -> Result<Snapshot, Unfit
     let settings = Settings { policy: Policy::Spray, seed, ..Settings::default() };
     let mut builder = SnapshotBuilder::new(1);
     let known = |host| (MacAddr(packet::mac(host)), VtepIndex(host));
+    let index = VniIndex::new(SLOT).ok_or_else(|| tables(&"no such slot"))?;
+    let entropy = Entropy::new(settings).map_err(|error| tables(&error))?;
+    let tunnel =
+        Tunnel { tos: Tos::Inherit, udp_checksum: false, ..Tunnel::new(vni, address(own)) };
     builder.vni(Arc::new(VniTable {
-        index: VniIndex::new(SLOT).ok_or_else(|| tables(&"no such slot"))?,
         netdev: "vx".to_owned(),
         mac: Some(MacAddr([2, 3, 0, 0, 0, 1])),
-        tunnel: Tunnel {
-            vni,
-            local: address(own),
-            destination_port: VXLAN,
-            ttl: Ttl::Fixed(64),
-            tos: Tos::Inherit,
-            df: DontFragment::Unset,
-            udp_checksum: false,
-            flow_label: FlowLabel::default(),
-            accepts_no_checksum: false,
-        },
-        entropy: Entropy::new(settings).map_err(|error| tables(&error))?,
         fdb: (0..hosts).filter(|host| *host != own).map(known).collect(),
-        hosts: std::iter::empty().collect(),
-        flood: Vec::new(),
-        strict_vtep: false,
-        offload: false,
-        learning: None,
+        ..VniTable::new(index, tunnel, entropy)
     }));
     for host in 0..hosts {
         let paths = Arc::new(Paths::new(vec![hop()]));

@@ -11,8 +11,8 @@ use pipeline::{
     Batch, Checksum, Counters, Frame, Gso, GsoKind, Offload, Pipeline, TxBatch, VlanTag,
 };
 use tables::{
-    DontFragment, FlowLabel, Learning, NextHop, Paths, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel,
-    VniIndex, VniTable, Vtep, VtepIndex,
+    Learning, NextHop, Paths, Snapshot, SnapshotBuilder, Tos, Tunnel, VniIndex, VniTable, Vtep,
+    VtepIndex,
 };
 use test_frames::{IPV4, IPV6, Ipv4, Ipv6, ROCE, UDP, ethernet};
 use wire::{MacAddr, Vni};
@@ -68,15 +68,9 @@ impl Leaf {
     pub(crate) fn one() -> Self {
         Self {
             tunnel: Tunnel {
-                vni: Vni::try_from(VNI).unwrap(),
-                local: LEAF_1.into(),
-                destination_port: 4789,
-                ttl: Ttl::Fixed(64),
                 tos: Tos::Inherit,
-                df: DontFragment::Unset,
                 udp_checksum: false,
-                flow_label: FlowLabel::default(),
-                accepts_no_checksum: false,
+                ..Tunnel::new(Vni::try_from(VNI).unwrap(), LEAF_1.into())
             },
             settings: Settings { policy: Policy::QpHash, seed: 1, ..Settings::default() },
             vteps: vec![
@@ -102,18 +96,17 @@ impl Leaf {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         let mut builder = SnapshotBuilder::new(self.generation);
+        let entropy = Entropy::new(self.settings).unwrap();
+        let table = VniTable::new(VniIndex::new(SLOT).unwrap(), self.tunnel.clone(), entropy);
         builder.vni(Arc::new(VniTable {
-            index: VniIndex::new(SLOT).unwrap(),
             netdev: "vx10010".to_owned(),
             mac: Some(MacAddr(NETDEV)),
-            tunnel: self.tunnel.clone(),
-            entropy: Entropy::new(self.settings).unwrap(),
             fdb: self.fdb.iter().map(|(mac, index)| (MacAddr(*mac), VtepIndex(*index))).collect(),
             hosts: self.hosts.iter().map(|(mac, port)| (MacAddr(*mac), *port)).collect(),
             flood: self.flood.iter().copied().map(VtepIndex).collect(),
             strict_vtep: self.strict,
-            offload: false,
             learning: self.learning.clone(),
+            ..table
         }));
         for ((address, hops), index) in self.vteps.iter().zip(0..) {
             let paths = Arc::new(Paths::new(hops.clone()));

@@ -369,9 +369,7 @@ mod tests {
 
     use path::{Entropy, Policy};
     use pathmap::placer::Options;
-    use tables::{
-        DontFragment, Fdb, SnapshotBuilder, Tos, Ttl, Tunnel, VniIndex, VniTable, Vtep, VtepIndex,
-    };
+    use tables::{SnapshotBuilder, Tunnel, VniIndex, VniTable, Vtep, VtepIndex};
 
     use super::*;
 
@@ -390,29 +388,14 @@ mod tests {
         let entropy = path::Settings { policy: Policy::QpPin, ..path::Settings::default() };
         let mut builder = SnapshotBuilder::new(1);
         for (index, local) in [(1, 0), (2, 2)] {
-            builder.vni(Arc::new(VniTable {
-                index: VniIndex::new(index).unwrap(),
-                netdev: "vx".to_owned(),
-                mac: None,
-                tunnel: Tunnel {
-                    vni: u32::from(index).try_into().unwrap(),
-                    local: address(local),
-                    destination_port: 4789,
-                    ttl: Ttl::Fixed(64),
-                    tos: Tos::Fixed(0),
-                    df: DontFragment::Unset,
-                    udp_checksum: true,
-                    flow_label: if local == 2 { label } else { FlowLabel::Fixed(0) },
-                    accepts_no_checksum: false,
-                },
-                entropy: Entropy::new(entropy).unwrap(),
-                fdb: Fdb::default(),
-                hosts: Fdb::default(),
-                flood: Vec::new(),
-                strict_vtep: false,
-                offload: false,
-                learning: None,
-            }));
+            let vni = u32::from(index).try_into().unwrap();
+            let tunnel = Tunnel {
+                flow_label: if local == 2 { label } else { FlowLabel::Fixed(0) },
+                ..Tunnel::new(vni, address(local))
+            };
+            let entropy = Entropy::new(entropy).unwrap();
+            let table = VniTable::new(VniIndex::new(index).unwrap(), tunnel, entropy);
+            builder.vni(Arc::new(table));
             let vtep = Vtep { address: address(local + 1), paths: Arc::default() };
             builder.vtep(VtepIndex(index.into()), vtep);
         }
