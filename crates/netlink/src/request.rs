@@ -115,6 +115,11 @@ impl Requests {
         Self::with(Socket::open_netfilter()?)
     }
 
+    /// Opens a `sock_diag(7)` socket.
+    pub(crate) fn open_sock_diag() -> Result<Self, Error> {
+        Self::with(Socket::open_sock_diag()?)
+    }
+
     /// Opens a socket to the IPsec database; `None` if the kernel has none.
     ///
     /// # Errors

@@ -4,33 +4,26 @@
 //! owner. For a connection that is gone, the kernel answers with the socket that *listens* on the
 //! address and port (`inet_diag_find_one_icsk()`), so an answer counts only if it has both ends.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::error::Error;
-use crate::socket::{Socket, failed};
+use nix::libc::ENOENT;
 
-/// `SOCK_DIAG_BY_FAMILY` and `NLM_F_REQUEST`.
+use crate::encode::{REQUEST, Request};
+use crate::error::Error;
+use crate::request::{ACKNOWLEDGE, Requests};
+
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const NLM_F_REQUEST: u16 = 1;
-/// Bytes of `struct nlmsghdr` with `struct inet_diag_req_v2`.
-const REQUEST: u32 = 72;
-/// Offsets in `struct inet_diag_msg`, after `struct nlmsghdr`. Both ports follow the state, then
-/// both addresses of 16 bytes, as in a request.
-const STATE: usize = 16 + 1;
-const ENDS: usize = 16 + 4;
-const UID: usize = 16 + 64;
-const INODE: usize = 16 + 68;
-/// Offset of the ends in a request, and their length.
-const REQUESTED_ENDS: usize = 16 + 8;
+/// Offsets in `struct inet_diag_msg`. Both ports follow the state, then both addresses of 16 bytes,
+/// as in a request.
+const STATE: usize = 1;
+const ENDS: usize = 4;
+const UID: usize = 64;
+const INODE: usize = 68;
+/// Offset of the ends in a request (`struct inet_diag_req_v2`), and their length.
+const REQUESTED_ENDS: usize = 8;
 const ENDS_LENGTH: usize = 36;
 /// `TCP_LISTEN`.
 const LISTEN: u8 = 10;
-/// `NLMSG_ERROR`, and the offset of its error number.
-const ERROR: u16 = 2;
-const ERRNO: usize = 16;
-/// `-ENOENT`.
-const NO_SOCKET: u32 = 2u32.wrapping_neg();
 
 /// The user whose TCP socket is connected from `own` to `other`. `None` if the socket is closed or
 /// not in the calling thread's network namespace.
@@ -42,11 +35,11 @@ pub fn socket_owner(own: SocketAddr, other: SocketAddr) -> Result<Option<u32>, E
     let [own, other] = [own, other].map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
     let request = request(own, other);
     let ends = request.get(REQUESTED_ENDS..REQUESTED_ENDS + ENDS_LENGTH);
-    let answer = ask(&request)?;
-    let is_connection = answer.get(STATE).is_some_and(|state| *state != LISTEN)
-        && answer.get(ENDS..ENDS + ENDS_LENGTH) == ends;
-    let owner = parse(&answer).map_err(failed("ask for a socket"))?;
-    Ok(owner.filter(|_| is_connection))
+    let is_connection = |answer: &Vec<u8>| {
+        answer.get(STATE).is_some_and(|state| *state != LISTEN)
+            && answer.get(ENDS..ENDS + ENDS_LENGTH) == ends
+    };
+    Ok(ask(&request)?.filter(is_connection).and_then(|answer| owner(&answer)))
 }
 
 /// The user whose TCP socket listens on an address, also on all addresses. `None` if none does in
@@ -59,38 +52,36 @@ pub fn listener_owner(address: SocketAddr) -> Result<Option<u32>, Error> {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     };
-    parse(&ask(&request(address, nobody))?).map_err(failed("ask for a socket"))
+    Ok(ask(&request(address, nobody))?.and_then(|answer| owner(&answer)))
 }
 
-fn ask(request: &[u8]) -> Result<Vec<u8>, Error> {
-    let socket = Socket::open_sock_diag()?;
-    socket.send(request).map_err(failed("ask for a socket"))?;
-    let mut answer = Vec::with_capacity(4096);
-    socket.receive(&mut answer).map_err(failed("read whose socket it is"))?;
-    Ok(answer)
+/// What the kernel says of the socket that is asked for; `None` if there is none.
+fn ask(request: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    let request = Request::new(SOCK_DIAG_BY_FAMILY, REQUEST | ACKNOWLEDGE, request);
+    let mut found = None;
+    let asked = Requests::open_sock_diag()?.collect("ask for a socket", &request, |envelope| {
+        found = Some(envelope.payload.to_vec());
+    });
+    match asked {
+        Err(error) if error.refusal() == Some(ENOENT) => Ok(None),
+        asked => asked.map(|_| found),
+    }
 }
 
 /// A request for the socket with the local address `own` and the peer `other`.
 fn request(own: SocketAddr, other: SocketAddr) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(REQUEST as usize);
-    bytes.extend(REQUEST.to_ne_bytes());
-    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    bytes.extend(NLM_F_REQUEST.to_ne_bytes());
-    bytes.extend([0; 8]);
     // AF_INET or AF_INET6, IPPROTO_TCP, no extensions; sockets in any state.
-    bytes.extend([if own.is_ipv4() { 2 } else { 10 }, 6, 0, 0]);
+    let mut bytes = vec![if own.is_ipv4() { 2 } else { 10 }, 6, 0, 0];
     bytes.extend(u32::MAX.to_ne_bytes());
     bytes.extend(own.port().to_be_bytes());
     bytes.extend(other.port().to_be_bytes());
     for address in [own.ip(), other.ip()] {
-        let mut field = [0; 16];
+        let end = bytes.len() + 16;
         match address {
-            IpAddr::V4(address) => {
-                field.iter_mut().zip(address.octets()).for_each(|(to, from)| *to = from);
-            }
-            IpAddr::V6(address) => field = address.octets(),
+            IpAddr::V4(address) => bytes.extend(address.octets()),
+            IpAddr::V6(address) => bytes.extend(address.octets()),
         }
-        bytes.extend(field);
+        bytes.resize(end, 0);
     }
     // Any interface, and INET_DIAG_NOCOOKIE.
     bytes.extend([0; 4]);
@@ -98,21 +89,10 @@ fn request(own: SocketAddr, other: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// The owner, if the answer describes an open socket.
-fn parse(answer: &[u8]) -> io::Result<Option<u32>> {
-    let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
-    let kind = answer.get(4..6).and_then(|kind| Some(u16::from_ne_bytes(kind.try_into().ok()?)));
-    match kind {
-        Some(SOCK_DIAG_BY_FAMILY) => {
-            Ok(number(INODE).filter(|inode| *inode != 0).and_then(|_| number(UID)))
-        }
-        Some(ERROR) if number(ERRNO) == Some(NO_SOCKET) => Ok(None),
-        Some(ERROR) => {
-            let errno = number(ERRNO).map_or(0, u32::wrapping_neg);
-            Err(io::Error::from_raw_os_error(i32::try_from(errno).unwrap_or_default()))
-        }
-        _ => Err(io::ErrorKind::InvalidData.into()),
-    }
+/// The owner, if the socket is open.
+fn owner(answer: &[u8]) -> Option<u32> {
+    let number = |at: usize| answer.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes);
+    number(INODE).filter(|inode| *inode != 0).and_then(|_| number(UID))
 }
 
 #[cfg(test)]
