@@ -34,7 +34,7 @@ mod queue_pair;
 use core::hash::{BuildHasher, Hash};
 
 use pool::Pool;
-use queue_pair::{QueuePair, Times};
+use queue_pair::{QueuePair, Step, Times};
 
 use crate::signal::Nanos;
 
@@ -219,7 +219,8 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
             let host = self.host.map(|host| (host(&self.hasher, &key) >> 56) as u8);
             queue_pair.begin((key, host), packet, times);
         }
-        let outcome = queue_pair.receive(times, packet, &mut self.pool, copy, &mut deliver);
+        let mut step = Step { times, pool: &mut self.pool, deliver };
+        let outcome = queue_pair.receive(packet, copy, &mut step);
         queue_pair.last = now;
         if queue_pair.is_waiting() {
             self.earliest = self.earliest.min(queue_pair.deadline);
@@ -246,11 +247,12 @@ impl<K: Copy + Eq + Hash, C, S: BuildHasher> Resequencer<K, C, S> {
                 return true;
             }
             if let (true, Some(key)) = (is_waiting, queue_pair.key) {
-                let is_gap = queue_pair.expire(times, pool, &mut |delivery| {
+                let deliver = |delivery| {
                     if let Delivery::Waited(copy) = delivery {
                         deliver(key, copy);
                     }
-                });
+                };
+                let is_gap = queue_pair.expire(&mut Step { times, pool, deliver });
                 pool.counts.flushed_by_timer += u64::from(is_gap);
             }
             queue_pair.is_listed = queue_pair.is_waiting();

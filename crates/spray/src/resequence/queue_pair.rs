@@ -31,6 +31,13 @@ pub(super) struct Times {
     pub(super) recovery: Nanos,
 }
 
+/// What the receipt of a packet, or the end of a wait, works with.
+pub(super) struct Step<'a, C, F> {
+    pub(super) times: Times,
+    pub(super) pool: &'a mut Pool<C>,
+    pub(super) deliver: F,
+}
+
 /// What is known about the next PSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -129,38 +136,23 @@ impl<K> QueuePair<K> {
     }
 
     /// The time in which packets came in front of the first one is over.
-    fn settle<C>(
-        &mut self,
-        times: Times,
-        pool: &mut Pool<C>,
-        deliver: &mut impl FnMut(Delivery<C>),
-    ) {
+    fn settle<C>(&mut self, step: &mut Step<'_, C, impl FnMut(Delivery<C>)>) {
         if let Some(psn) = self.lowest() {
             (self.next, self.mode) = (psn, Mode::Ordered);
         }
-        self.drain(times, pool, deliver);
+        self.drain(step);
     }
 
     /// The time of packets that wait is over. Returns whether a gap did not close.
-    pub(super) fn expire<C>(
-        &mut self,
-        times: Times,
-        pool: &mut Pool<C>,
-        deliver: &mut impl FnMut(Delivery<C>),
-    ) -> bool {
-        let is_gap = self.stop_waiting(times, pool, deliver);
+    pub(super) fn expire<C>(&mut self, step: &mut Step<'_, C, impl FnMut(Delivery<C>)>) -> bool {
+        let is_gap = self.stop_waiting(step);
         self.note_if_plain();
         is_gap
     }
 
-    fn stop_waiting<C>(
-        &mut self,
-        times: Times,
-        pool: &mut Pool<C>,
-        deliver: &mut impl FnMut(Delivery<C>),
-    ) -> bool {
+    fn stop_waiting<C>(&mut self, step: &mut Step<'_, C, impl FnMut(Delivery<C>)>) -> bool {
         if self.mode == Mode::Settling {
-            self.settle(times, pool, deliver);
+            self.settle(step);
             return false;
         }
         if let Some(resume) = self.resume.take() {
@@ -168,15 +160,15 @@ impl<K> QueuePair<K> {
             let next = self.next;
             let before = u32::try_from(since(resume, next)).unwrap_or(0).min(WINDOW.into());
             for psn in (0..before).map(|ahead| next.wrapping_add(ahead) & PSN) {
-                if let Some(waiting) = self.take(times.now, psn, pool) {
-                    deliver(Delivery::Waited(waiting.copy));
+                if let Some(waiting) = self.take(step.times.now, psn, step.pool) {
+                    (step.deliver)(Delivery::Waited(waiting.copy));
                 }
             }
             (self.next, self.mode) = (resume, Mode::Ordered);
-            self.drain(times, pool, deliver);
+            self.drain(step);
             return false;
         }
-        self.flush(times, pool, deliver);
+        self.flush(None, step);
         true
     }
 
@@ -193,20 +185,18 @@ impl<K> QueuePair<K> {
 
     pub(super) fn receive<C>(
         &mut self,
-        times: Times,
         packet: Packet,
-        pool: &mut Pool<C>,
         copy: impl FnOnce() -> C,
-        deliver: &mut impl FnMut(Delivery<C>),
+        step: &mut Step<'_, C, impl FnMut(Delivery<C>)>,
     ) -> Outcome {
         if packet.uses == Some(1) && self.advance_plainly(packet.psn & PSN) {
-            deliver(Delivery::Arrived);
+            (step.deliver)(Delivery::Arrived);
             return Outcome::Delivered;
         }
         if self.plain != NOT_PLAIN {
             self.next = self.plain >> 8;
         }
-        let outcome = self.put_in_order(times, packet, pool, copy, deliver);
+        let outcome = self.put_in_order(packet, copy, step);
         self.note_if_plain();
         outcome
     }
@@ -219,18 +209,16 @@ impl<K> QueuePair<K> {
 
     fn put_in_order<C>(
         &mut self,
-        times: Times,
         packet: Packet,
-        pool: &mut Pool<C>,
         copy: impl FnOnce() -> C,
-        deliver: &mut impl FnMut(Delivery<C>),
+        step: &mut Step<'_, C, impl FnMut(Delivery<C>)>,
     ) -> Outcome {
         let psn = packet.psn & PSN;
         if self.mode == Mode::Settling
             && (!(0..i32::from(WINDOW)).contains(&since(psn, self.next))
-                || !pool.has_room(self.host))
+                || !step.pool.has_room(self.host))
         {
-            self.settle(times, pool, deliver);
+            self.settle(step);
         }
         match self.mode {
             Mode::Ordered | Mode::Settling | Mode::Again { .. } => {}
@@ -238,13 +226,13 @@ impl<K> QueuePair<K> {
                 (self.next, self.mode) = (psn, Mode::Ordered);
             }
             Mode::Open => {}
-            Mode::Gap { after, until } if times.now >= until => {
+            Mode::Gap { after, until } if step.times.now >= until => {
                 (self.next, self.mode) = (after, Mode::Ordered);
             }
             Mode::Gap { after, until } if since(psn, after) >= 0 => {
                 let after = psn.wrapping_add(packet.uses.unwrap_or(1)) & PSN;
                 self.mode = Mode::Gap { after, until };
-                deliver(Delivery::Arrived);
+                (step.deliver)(Delivery::Arrived);
                 return Outcome::Delivered;
             }
             Mode::Gap { after, until } if since(psn, self.next) >= 0 => {
@@ -252,57 +240,52 @@ impl<K> QueuePair<K> {
             }
             Mode::Gap { .. } => {}
         }
-        self.set_back(times, psn, pool, deliver);
+        self.set_back(psn, step);
         let distance = since(psn, self.next);
         if distance == 0 && self.mode != Mode::Settling {
-            deliver(Delivery::Arrived);
-            self.advance(times.now, psn, packet.uses, pool, deliver);
-            self.drain(times, pool, deliver);
+            (step.deliver)(Delivery::Arrived);
+            self.advance(psn, packet.uses, step);
+            self.drain(step);
             return Outcome::Delivered;
         }
         if distance < -i32::from(WINDOW) {
-            self.flush(times, pool, deliver);
+            self.flush(None, step);
             self.mode = Mode::Ordered;
-            self.advance(times.now, psn, packet.uses, pool, deliver);
+            self.advance(psn, packet.uses, step);
         }
         if distance < 0 {
-            deliver(Delivery::Arrived);
+            (step.deliver)(Delivery::Arrived);
             return Outcome::Delivered;
         }
         let is_near = distance < i32::from(WINDOW);
         if is_near && self.at(psn) != NONE {
-            pool.counts.duplicates += 1;
+            step.pool.counts.duplicates += 1;
             return Outcome::Duplicate;
         }
-        if !is_near || !pool.has_room(self.host) {
-            self.exceed(times, packet, is_near, pool, deliver);
+        if !is_near || !step.pool.has_room(self.host) {
+            self.exceed(packet, is_near, step);
             return Outcome::Delivered;
         }
-        let waiting = Waiting { copy: copy(), since: times.now, uses: packet.uses };
-        let (Some(index), Some(place)) = (pool.put(self.host, waiting), self.place(psn)) else {
+        let waiting = Waiting { copy: copy(), since: step.times.now, uses: packet.uses };
+        let (Some(index), Some(place)) = (step.pool.put(self.host, waiting), self.place(psn))
+        else {
             return Outcome::Waits;
         };
         *place = index;
-        let deadline = self.end(times);
+        let deadline = self.end(step.times);
         self.deadline = if self.held == 0 { deadline } else { self.deadline.min(deadline) };
         self.held += 1;
         Outcome::Waits
     }
 
     /// Begins anew with a packet before the next one, if that is sent again and not only late.
-    fn set_back<C>(
-        &mut self,
-        times: Times,
-        psn: u32,
-        pool: &mut Pool<C>,
-        deliver: &mut impl FnMut(Delivery<C>),
-    ) {
+    fn set_back<C>(&mut self, psn: u32, step: &mut Step<'_, C, impl FnMut(Delivery<C>)>) {
         let distance = since(psn, self.next);
         self.behind = if distance < 0 { self.behind.saturating_add(1) } else { 0 };
         let is_far = distance < -i32::from(WINDOW);
-        let was_silent = times.now.saturating_sub(self.last) >= times.timer;
+        let was_silent = step.times.now.saturating_sub(self.last) >= step.times.timer;
         let is_again = is_far || self.behind >= AGAIN || distance < 0 && was_silent;
-        if !is_again || times.settling == 0 || !pool.has_room(self.host) {
+        if !is_again || step.times.settling == 0 || !step.pool.has_room(self.host) {
             return;
         }
         // Packets before it may have been sent again, too, and take longer.
@@ -313,25 +296,23 @@ impl<K> QueuePair<K> {
             }
             _ => resume,
         };
-        self.flush(times, pool, deliver);
-        self.begin_anew(psn, times);
+        self.flush(None, step);
+        self.begin_anew(psn, step.times);
         self.resume = Some(resume).filter(|_| !is_far);
     }
 
     /// Delivers all packets that wait, and one that may not: it is too far ahead, or there is no room.
     fn exceed<C>(
         &mut self,
-        times: Times,
         packet: Packet,
         is_near: bool,
-        pool: &mut Pool<C>,
-        deliver: &mut impl FnMut(Delivery<C>),
+        step: &mut Step<'_, C, impl FnMut(Delivery<C>)>,
     ) {
-        let is_share = is_near && !pool.is_full();
-        pool.counts.flushed_by_share += u64::from(is_share);
-        pool.counts.flushed_by_bound += u64::from(!is_share);
+        let is_share = is_near && !step.pool.is_full();
+        step.pool.counts.flushed_by_share += u64::from(is_share);
+        step.pool.counts.flushed_by_bound += u64::from(!is_share);
         let arrived = (packet.psn & PSN, packet.uses.unwrap_or(1));
-        self.flush_around(times, Some(arrived), pool, deliver);
+        self.flush(Some(arrived), step);
         // No sender has so much on its way: what is missing is not missed any more.
         if let Mode::Gap { after, .. } = self.mode
             && !is_near
@@ -340,23 +321,12 @@ impl<K> QueuePair<K> {
         }
     }
 
-    /// Delivers all packets that wait, in order. The gap at `next` stays open.
+    /// Delivers all packets that wait, in order, and one that has arrived in its place among them. The
+    /// gap at `next` stays open.
     fn flush<C>(
         &mut self,
-        times: Times,
-        pool: &mut Pool<C>,
-        deliver: &mut impl FnMut(Delivery<C>),
-    ) {
-        self.flush_around(times, None, pool, deliver);
-    }
-
-    /// As [`Self::flush`], with a packet that has arrived in its place among the others.
-    fn flush_around<C>(
-        &mut self,
-        times: Times,
         mut arrived: Option<(u32, u32)>,
-        pool: &mut Pool<C>,
-        deliver: &mut impl FnMut(Delivery<C>),
+        step: &mut Step<'_, C, impl FnMut(Delivery<C>)>,
     ) {
         let next = self.next;
         let mut after = next;
@@ -365,52 +335,45 @@ impl<K> QueuePair<K> {
                 break;
             }
             if let Some((_, uses)) = arrived.take_if(|(of, _)| *of == psn) {
-                deliver(Delivery::Arrived);
+                (step.deliver)(Delivery::Arrived);
                 after = psn.wrapping_add(uses) & PSN;
             }
-            if let Some(waiting) = self.take(times.now, psn, pool) {
-                deliver(Delivery::Waited(waiting.copy));
+            if let Some(waiting) = self.take(step.times.now, psn, step.pool) {
+                (step.deliver)(Delivery::Waited(waiting.copy));
                 after = psn.wrapping_add(waiting.uses.unwrap_or(1)) & PSN;
             }
         }
         if let Some((psn, uses)) = arrived {
-            deliver(Delivery::Arrived);
+            (step.deliver)(Delivery::Arrived);
             after = psn.wrapping_add(uses) & PSN;
         }
-        self.mode = Mode::Gap { after, until: times.now.saturating_add(times.recovery) };
+        self.mode = Mode::Gap { after, until: step.times.now.saturating_add(step.times.recovery) };
     }
 
     /// Delivers what follows.
-    fn drain<C>(
-        &mut self,
-        times: Times,
-        pool: &mut Pool<C>,
-        deliver: &mut impl FnMut(Delivery<C>),
-    ) {
+    fn drain<C>(&mut self, step: &mut Step<'_, C, impl FnMut(Delivery<C>)>) {
         while self.held != 0 {
             if self.mode == Mode::Open {
                 let Some(psn) = self.lowest() else { break };
                 (self.next, self.mode) = (psn, Mode::Ordered);
             }
             let psn = self.next;
-            let Some(waiting) = self.take(times.now, psn, pool) else { break };
-            deliver(Delivery::Waited(waiting.copy));
-            self.advance(times.now, psn, waiting.uses, pool, deliver);
+            let Some(waiting) = self.take(step.times.now, psn, step.pool) else { break };
+            (step.deliver)(Delivery::Waited(waiting.copy));
+            self.advance(psn, waiting.uses, step);
         }
         // The gap is another one now. A path with a long queue closes one after the other.
         if self.held != 0 {
-            self.deadline = self.end(times);
+            self.deadline = self.end(step.times);
         }
     }
 
     /// The packet with this PSN is delivered. No packet may wait between it and the next one.
     fn advance<C>(
         &mut self,
-        now: Nanos,
         psn: u32,
         uses: Option<u32>,
-        pool: &mut Pool<C>,
-        deliver: &mut impl FnMut(Delivery<C>),
+        step: &mut Step<'_, C, impl FnMut(Delivery<C>)>,
     ) {
         let uses_known = uses.unwrap_or(1);
         self.next = psn.wrapping_add(uses_known) & PSN;
@@ -423,9 +386,10 @@ impl<K> QueuePair<K> {
             Mode::Again { after, .. } if is_over(after) => Mode::Ordered,
             mode => mode,
         };
-        let between = 1..uses_known.min(u32::from(WINDOW));
-        for waiting in between.filter_map(|ahead| self.take(now, psn.wrapping_add(ahead), pool)) {
-            deliver(Delivery::Waited(waiting.copy));
+        for ahead in 1..uses_known.min(u32::from(WINDOW)) {
+            if let Some(waiting) = self.take(step.times.now, psn.wrapping_add(ahead), step.pool) {
+                (step.deliver)(Delivery::Waited(waiting.copy));
+            }
         }
     }
 
