@@ -5,14 +5,11 @@
 
 use std::collections::BTreeSet;
 use std::future;
-use std::io;
-
-use nix::libc::ENOBUFS;
-use tokio::io::unix::AsyncFd;
 
 use crate::envelope::Envelopes;
 use crate::error::Error;
-use crate::socket::{BUFFER, Socket, failed};
+use crate::events::Events;
+use crate::socket::Socket;
 
 /// `NFNLGRP_NFTABLES` (`include/uapi/linux/netfilter/nfnetlink.h`).
 const RULES: u32 = 7;
@@ -38,14 +35,8 @@ pub struct FilterChanges {
 #[derive(Debug)]
 pub struct FilterMonitor {
     /// `None` if the kernel has no netfilter.
-    rules: Option<Watch>,
-    traffic_control: Watch,
-}
-
-#[derive(Debug)]
-struct Watch {
-    socket: AsyncFd<Socket>,
-    buffer: Vec<u8>,
+    rules: Option<Events>,
+    traffic_control: Events,
 }
 
 impl FilterMonitor {
@@ -55,11 +46,11 @@ impl FilterMonitor {
     /// # Errors
     /// When a socket cannot be opened.
     pub fn open() -> Result<Self, Error> {
-        let rules = Socket::open_netfilter().and_then(|socket| Watch::join(socket, RULES));
+        let rules = Socket::open_netfilter().and_then(|socket| Events::join(socket, RULES));
         if let Err(error) = &rules {
             tracing::debug!(%error, "nftables is not watched");
         }
-        let traffic_control = Watch::join(Socket::open(None)?, TRAFFIC_CONTROL)?;
+        let traffic_control = Events::join(Socket::open(None)?, TRAFFIC_CONTROL)?;
         Ok(Self { rules: rules.ok(), traffic_control })
     }
 
@@ -78,64 +69,26 @@ impl FilterMonitor {
         let Self { rules, traffic_control } = self;
         let rules = async {
             match rules {
-                Some(rules) => rules.changed().await,
+                Some(rules) => rules.changed(FilterChanges::add_all).await,
                 None => future::pending().await,
             }
         };
         tokio::select! {
             changes = rules => changes,
-            changes = traffic_control.changed() => changes,
-        }
-    }
-}
-
-impl Watch {
-    fn join(socket: Socket, group: u32) -> Result<Self, Error> {
-        socket.set_non_blocking()?;
-        socket.join(group)?;
-        #[expect(
-            deprecated,
-            reason = "its successor is unsafe; this socket owns its descriptor and never changes it"
-        )]
-        let socket = AsyncFd::new(socket).map_err(failed("register with the runtime"))?;
-        Ok(Self { socket, buffer: Vec::with_capacity(BUFFER) })
-    }
-
-    async fn changed(&mut self) -> Result<FilterChanges, Error> {
-        loop {
-            let mut ready =
-                self.socket.readable().await.map_err(failed("wait for events of filters"))?;
-            if let Ok(changes) = ready.try_io(|socket| drain(socket.get_ref(), &mut self.buffer)) {
-                return changes.map_err(failed("receive events of filters"));
-            }
-        }
-    }
-}
-
-/// Reads all events that wait on the socket, and merges them.
-fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<FilterChanges> {
-    let mut changes = FilterChanges::default();
-    loop {
-        match socket.receive(buffer) {
-            Ok(length) if length <= buffer.len() => {
-                Envelopes::new(buffer).map_while(Result::ok).for_each(|envelope| {
-                    changes.add(envelope.kind, envelope.payload);
-                });
-            }
-            Ok(_) => changes.lost(),
-            Err(error) if error.raw_os_error() == Some(ENOBUFS) => changes.lost(),
-            Err(error)
-                if error.kind() == io::ErrorKind::WouldBlock
-                    && changes != FilterChanges::default() =>
-            {
-                return Ok(changes);
-            }
-            Err(error) => return Err(error),
+            changes = traffic_control.changed(FilterChanges::add_all) => changes,
         }
     }
 }
 
 impl FilterChanges {
+    fn add_all(&mut self, events: Option<&[u8]>) {
+        self.rules |= events.is_none();
+        self.anywhere |= events.is_none();
+        for envelope in Envelopes::new(events.unwrap_or_default()).map_while(Result::ok) {
+            self.add(envelope.kind, envelope.payload);
+        }
+    }
+
     fn add(&mut self, kind: u16, payload: &[u8]) {
         match kind {
             // RTM_{NEW,DEL}QDISC, _TFILTER and _CHAIN: `struct tcmsg` has the interface after the
@@ -151,10 +104,5 @@ impl FilterChanges {
             kind if kind >> 8 == NFTABLES => self.rules = true,
             _ => {}
         }
-    }
-
-    const fn lost(&mut self) {
-        self.rules = true;
-        self.anywhere = true;
     }
 }

@@ -35,6 +35,7 @@ use tokio::io::unix::AsyncFd;
 use crate::decode::Messages;
 use crate::dump::Dump;
 use crate::error::Error;
+use crate::events::{Events, drain, registered};
 use crate::message::Message;
 use crate::path_mtu::PathMtuReports;
 use crate::request::Requests;
@@ -78,7 +79,7 @@ pub struct Kernel {
 /// The kernel's IPsec database.
 #[derive(Debug)]
 struct Ipsec {
-    monitor: AsyncFd<Socket>,
+    events: Events,
     requests: Arc<Mutex<Requests>>,
 }
 
@@ -105,7 +106,7 @@ impl Kernel {
         let requests = Arc::new(Mutex::new(Requests::open()?));
         let ipsec = Ipsec::open()?;
         Ok(Self {
-            monitor: registered(socket)?,
+            monitor: registered(socket).map_err(failed("register with the runtime"))?,
             requests,
             buffer: Vec::with_capacity(BUFFER),
             ipsec,
@@ -137,7 +138,7 @@ impl Kernel {
                         return event.map_err(failed("receive events"));
                     }
                 }
-                changed = ipsec_changed(ipsec.as_ref()) => {
+                changed = ipsec_changed(ipsec.as_mut()) => {
                     changed?;
                     return Ok(Event::Messages(vec![Message::IpsecChanged]));
                 }
@@ -177,28 +178,17 @@ impl Kernel {
 impl Ipsec {
     fn open() -> Result<Option<Self>, Error> {
         let Some(requests) = Requests::open_ipsec()? else { return Ok(None) };
-        let socket = Socket::open_ipsec()?;
-        socket.set_non_blocking()?;
-        if let Err(error) = socket.join(IPSEC_POLICIES) {
+        match Events::join(Socket::open_ipsec()?, IPSEC_POLICIES) {
+            Ok(events) => Ok(Some(Self { events, requests: Arc::new(Mutex::new(requests)) })),
             // Possible only without CAP_NET_ADMIN, for example in a dry run. Nothing could be taken
             // over then.
-            return if error.is_forbidden() {
+            Err(error) if error.is_forbidden() => {
                 tracing::warn!("without CAP_NET_ADMIN, IPsec policies cannot be read");
                 Ok(None)
-            } else {
-                Err(error)
-            };
+            }
+            Err(error) => Err(error),
         }
-        Ok(Some(Self { monitor: registered(socket)?, requests: Arc::new(Mutex::new(requests)) }))
     }
-}
-
-fn registered(socket: Socket) -> Result<AsyncFd<Socket>, Error> {
-    #[expect(
-        deprecated,
-        reason = "its successor is unsafe; this socket owns its descriptor and never changes it"
-    )]
-    AsyncFd::new(socket).map_err(failed("register with the runtime"))
 }
 
 async fn run<T, F>(requests: &Arc<Mutex<Requests>>, work: F) -> Result<T, Error>
@@ -215,28 +205,10 @@ where
 
 /// Waits until the IPsec database changes; forever if there is none. The database is dumped
 /// afterwards, so lost or merged events do no harm. Cancellation-safe.
-async fn ipsec_changed(ipsec: Option<&Ipsec>) -> Result<(), Error> {
-    let Some(ipsec) = ipsec else { return std::future::pending().await };
-    loop {
-        let mut ready = ipsec.monitor.readable().await.map_err(failed("wait for IPsec events"))?;
-        if let Ok(drained) = ready.try_io(|socket| drain(socket.get_ref())) {
-            return drained.map_err(failed("receive IPsec events"));
-        }
-    }
-}
-
-/// Discards all events that wait. `WouldBlock` if there are none.
-fn drain(socket: &Socket) -> io::Result<()> {
-    // A truncated event is sufficient, because its content is not used.
-    let mut buffer = Vec::with_capacity(4096);
-    let mut any = false;
-    loop {
-        match socket.receive(&mut buffer) {
-            Ok(_) => any = true,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && any => return Ok(()),
-            Err(error) if error.raw_os_error() == Some(ENOBUFS) => any = true,
-            Err(error) => return Err(error),
-        }
+async fn ipsec_changed(ipsec: Option<&mut Ipsec>) -> Result<bool, Error> {
+    match ipsec {
+        Some(ipsec) => ipsec.events.changed(|changed, _| *changed = true).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -268,12 +240,9 @@ fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<Event> {
 /// Empties the socket. The kernel queues nothing on an overrun socket until it is empty, so this
 /// ends.
 fn overrun(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<Event> {
-    loop {
-        match socket.receive(buffer) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Event::Overrun),
-            Err(error) if error.raw_os_error() == Some(ENOBUFS) => {}
-            Err(error) => return Err(error),
-        }
+    let drained: io::Result<bool> = drain(socket, buffer, |any, _| *any = true);
+    match drained {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(Event::Overrun),
     }
 }

@@ -8,6 +8,7 @@ mod dump;
 mod encode;
 mod envelope;
 mod error;
+mod events;
 mod fdb;
 mod filter;
 mod filter_monitor;

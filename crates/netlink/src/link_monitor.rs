@@ -3,15 +3,12 @@
 //! An event only tells which interface to read again, so lost or merged events do no harm.
 
 use std::collections::BTreeSet;
-use std::io;
-
-use nix::libc::ENOBUFS;
-use tokio::io::unix::AsyncFd;
 
 use crate::decode::Messages;
 use crate::error::Error;
+use crate::events::Events;
 use crate::message::Message;
-use crate::socket::{BUFFER, Socket, failed};
+use crate::socket::Socket;
 
 /// `RTNLGRP_LINK`.
 const LINKS: u32 = 1;
@@ -27,10 +24,7 @@ pub struct LinkChanges {
 
 /// Watches the interfaces of a network namespace.
 #[derive(Debug)]
-pub struct LinkMonitor {
-    socket: AsyncFd<Socket>,
-    buffer: Vec<u8>,
-}
+pub struct LinkMonitor(Events);
 
 impl LinkMonitor {
     /// Starts to watch the calling thread's network namespace. Must be called within a tokio
@@ -39,15 +33,7 @@ impl LinkMonitor {
     /// # Errors
     /// When the socket cannot be opened.
     pub fn open() -> Result<Self, Error> {
-        let socket = Socket::open(None)?;
-        socket.set_non_blocking()?;
-        socket.join(LINKS)?;
-        #[expect(
-            deprecated,
-            reason = "its successor is unsafe; this socket owns its descriptor and never changes it"
-        )]
-        let socket = AsyncFd::new(socket).map_err(failed("register with the runtime"))?;
-        Ok(Self { socket, buffer: Vec::with_capacity(BUFFER) })
+        Events::join(Socket::open(None)?, LINKS).map(Self)
     }
 
     /// Waits for changes. Cancellation-safe: what is read from the kernel is returned in the same
@@ -56,39 +42,19 @@ impl LinkMonitor {
     /// # Errors
     /// When the socket fails. Lost events are not an error.
     pub async fn changed(&mut self) -> Result<LinkChanges, Error> {
-        loop {
-            let mut ready =
-                self.socket.readable().await.map_err(failed("wait for events of links"))?;
-            if let Ok(changes) = ready.try_io(|socket| drain(socket.get_ref(), &mut self.buffer)) {
-                return changes.map_err(failed("receive events of links"));
-            }
-        }
+        self.0.changed(LinkChanges::add).await
     }
 }
 
-/// Reads all events that wait on the socket, and merges them.
-fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<LinkChanges> {
-    let mut changes = LinkChanges::default();
-    loop {
-        match socket.receive(buffer) {
-            Ok(length) if length <= buffer.len() => {
-                for message in Messages::new(buffer) {
-                    match message {
-                        Ok(Message::Link(_, link)) => drop(changes.names.insert(link.name)),
-                        Ok(_) => {}
-                        Err(_) => changes.any = true,
-                    }
-                }
+impl LinkChanges {
+    fn add(&mut self, events: Option<&[u8]>) {
+        self.any |= events.is_none();
+        for message in Messages::new(events.unwrap_or_default()) {
+            match message {
+                Ok(Message::Link(_, link)) => drop(self.names.insert(link.name)),
+                Ok(_) => {}
+                Err(_) => self.any = true,
             }
-            Ok(_) => changes.any = true,
-            Err(error) if error.raw_os_error() == Some(ENOBUFS) => changes.any = true,
-            Err(error)
-                if error.kind() == io::ErrorKind::WouldBlock
-                    && changes != LinkChanges::default() =>
-            {
-                return Ok(changes);
-            }
-            Err(error) => return Err(error),
         }
     }
 }

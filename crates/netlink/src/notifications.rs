@@ -5,9 +5,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use nix::libc::ENOBUFS;
-
 use crate::error::Error;
+use crate::events::drain;
 use crate::socket::{Socket, failed};
 
 /// The kind of the objects: a multicast group of rtnetlink
@@ -46,16 +45,10 @@ impl Notifications {
     /// # Errors
     /// When the socket fails. Lost notifications are not an error.
     pub fn changed(&self) -> Result<bool, Error> {
-        let mut changed = false;
         // The content is not used; the kernel truncates it.
-        let mut buffer = Vec::with_capacity(16);
-        loop {
-            match self.0.receive(&mut buffer) {
-                Ok(_) => changed = true,
-                Err(error) if error.raw_os_error() == Some(ENOBUFS) => changed = true,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(changed),
-                Err(error) => return Err(failed("receive notifications")(error)),
-            }
+        match drain(&self.0, &mut Vec::with_capacity(16), |changed, _| *changed = true) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            changed => changed.map_err(failed("receive notifications")),
         }
     }
 }

@@ -19,6 +19,7 @@ use wire::icmp::{Icmp, Icmpv6};
 use wire::{Ipv4, Ipv6};
 
 use crate::error::Error;
+use crate::events::registered;
 use crate::socket::failed;
 
 /// Number of bytes that are read of a message: an IPv4 header with options, the header of the
@@ -84,11 +85,7 @@ fn open(domain: Domain, protocol: Protocol, filter: &[SockFilter]) -> io::Result
     let socket = Socket::new(domain, Type::RAW.nonblocking().cloexec(), Some(protocol))?;
     socket.attach_filter(filter)?;
     socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
-    #[expect(
-        deprecated,
-        reason = "its successor is unsafe; this socket owns its descriptor and never changes it"
-    )]
-    AsyncFd::new(socket)
+    registered(socket)
 }
 
 /// Waits for messages and reads a batch; forever without a socket.
