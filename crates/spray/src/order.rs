@@ -33,7 +33,8 @@ impl Tiers {
     /// [`TiersError`] if a number is no power of two, or if there are too many.
     pub fn new(uplinks: &[u16]) -> Result<Self, TiersError> {
         let mut own = Self { uplinks: [1; TIERS], count: uplinks.len() };
-        let paths = uplinks.iter().fold(1_u32, |paths, &number| paths.saturating_mul(number.into()));
+        let paths =
+            uplinks.iter().fold(1_u32, |paths, &number| paths.saturating_mul(number.into()));
         if own.count == 0 || Values::new(paths).is_err() {
             return Err(TiersError);
         }
