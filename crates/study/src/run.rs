@@ -4,10 +4,13 @@
 mod bench;
 mod check;
 mod directory;
+mod event;
 mod inputs;
 mod merge;
+mod outcome;
 mod program;
 mod schema;
+mod settings;
 mod stop;
 
 use std::path::PathBuf;
@@ -17,10 +20,7 @@ use std::time::{Duration, Instant};
 use experiment::file::Source;
 use experiment::plan::{Key, Turn, fabric_name};
 use experiment::record::Manifest;
-use experiment::shard::Shard;
-use experiment::units::Name;
-use experiment::verdict::Verdict;
-use experiment::{Experiment, Plan, Run, Summary};
+use experiment::{Experiment, Plan};
 
 use crate::error::RunError;
 use crate::machine;
@@ -33,64 +33,12 @@ use stop::is_precise;
 
 pub use check::{read, read_to_run};
 pub use directory::load;
+pub use event::{Event, OnEvent};
 pub use merge::merge;
+pub use outcome::Outcome;
 pub use program::ProgramError;
 pub use schema::schema;
-
-/// The settings of an experiment.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// The experiment file.
-    pub file: PathBuf,
-    /// The directory for the results.
-    pub out: PathBuf,
-    /// Whether to run the short form.
-    pub quick: bool,
-    /// Whether to use fabrics that are up, of ContainerLab or `lab up`, and to leave them up.
-    pub deployed: bool,
-    /// The vtepd executable.
-    pub vtepd: PathBuf,
-    /// The name of the fabric; `None` for the name of the experiment.
-    pub fabric: Option<Name>,
-    /// The part of the runs; `None` for all.
-    pub shard: Option<Shard>,
-    /// The command that repeats the experiment, for the report.
-    pub command: String,
-}
-
-/// What happens in an experiment, for a program that shows it.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// A fabric is up.
-    Fabric(&'a Fabric),
-    /// A run begins.
-    Run {
-        /// The experiment, in the form that is run.
-        experiment: &'a Experiment,
-        /// The runs that are complete.
-        runs: &'a [Run],
-        /// How many are to go at most, with this one.
-        left: usize,
-        /// This run.
-        key: &'a Key,
-    },
-}
-
-/// A callback that is told what happens.
-pub type OnEvent<'a> = &'a (dyn Fn(Event<'_>) + Sync);
-
-/// The result of an experiment.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    /// The runs, summarised.
-    pub summary: Summary,
-    /// The best and the worst dataplane in one sentence; `None` without runs.
-    pub headline: Option<String>,
-    /// What the runs show, each with whether it is beyond noise.
-    pub verdicts: Vec<Verdict>,
-    /// The page with the results.
-    pub report: PathBuf,
-}
+pub use settings::Settings;
 
 /// Runs an experiment and writes its results. If it fails or is interrupted, the results of the
 /// complete runs are written, too.
@@ -269,6 +217,8 @@ fn time_left(elapsed: Duration, done: usize, left: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use experiment::Run;
+
     use super::*;
 
     /// A run of 4 queue pairs on two links, with this load on the first link and 2 on the second.

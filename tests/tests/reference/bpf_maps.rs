@@ -8,19 +8,16 @@ type Types = (String, String);
 
 /// The maps in a source of BPF programs.
 fn declared(source: &str) -> BTreeMap<String, Types> {
-    let mut maps = BTreeMap::new();
-    let mut parts: Vec<&str> = source.split("SEC(\".maps\")").collect();
-    // What follows the last map.
-    parts.pop();
-    for (body, name) in parts.into_iter().filter_map(|part| part.rsplit_once("} ")) {
-        let body = body.rsplit_once("struct {\n").map_or(body, |(_, body)| body);
-        let of = |what: &str| {
-            let line = body.lines().find_map(|l| l.trim().strip_prefix(&format!("TYPE({what}, ")));
-            line.map_or("none", |line| line.trim_end_matches(");")).to_owned()
-        };
-        maps.insert(name.trim().to_owned(), (of("key"), of("value")));
-    }
-    maps
+    let words = |line: &'_ str, macro_name: &str| {
+        let arguments = line.strip_prefix(macro_name)?.strip_prefix('(')?.strip_suffix(");")?;
+        Some(arguments.split(',').map(|word| word.trim().to_owned()).collect::<Vec<_>>())
+    };
+    let map = |line| match words(line, "MAP")?.as_slice() {
+        [_, name, _, _, key, value] => Some((name.clone(), (key.clone(), value.clone()))),
+        other => panic!("a map with other arguments: {other:?}"),
+    };
+    let ring = |line| Some((words(line, "RING")?.swap_remove(0), ("none".into(), "none".into())));
+    source.lines().filter_map(|line| map(line).or_else(|| ring(line))).collect()
 }
 
 /// The maps in the page.

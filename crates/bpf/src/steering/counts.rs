@@ -67,6 +67,10 @@ counts! {
     punt_returned,
     /// Frames from the worker for a VNI that is no longer taken over, dropped.
     punt_unknown_slot,
+    /// VXLAN frames from uplinks, left to the kernel because the worker hung.
+    uplink_stalled,
+    /// Frames from bridges, left to the kernel because the worker hung.
+    vxlan_stalled,
     /// Frames that the kernel encapsulates with a source port that vtepd chose.
     port_chosen,
     /// Frames that the kernel encapsulates with a source port of its own, because they are not IP.
@@ -85,10 +89,6 @@ counts! {
     offload_by_default,
     /// Frames that the `offload` datapath sent to host ports, past the bridge; each segment counts.
     offload_past_bridge,
-    /// VXLAN frames from uplinks, left to the kernel because the worker hung.
-    uplink_stalled,
-    /// Frames from bridges, left to the kernel because the worker hung.
-    vxlan_stalled,
 }
 
 impl Steering {

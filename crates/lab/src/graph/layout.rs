@@ -118,7 +118,7 @@ impl<'a> Layout<'a> {
     /// Sets all that is horizontal, and heights of links below the upper edges of their nodes.
     fn set_ports(&mut self) {
         // By node and side (up or down): what a link is sorted by, its index, and its end.
-        let mut sides: BTreeMap<(&str, bool), Vec<(f64, usize, usize)>> = BTreeMap::new();
+        let mut sides = BTreeMap::<(&str, bool), Vec<_>>::new();
         for (at, [a, b]) in self.links.iter().enumerate() {
             for (end, (near, far)) in [(a, b), (b, a)].into_iter().enumerate() {
                 let (here, there) = (self.node(near.node), self.node(far.node));

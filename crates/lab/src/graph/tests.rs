@@ -100,8 +100,7 @@ fn nothing_overlaps() {
         let circuits = links().filter_map(|(link, [half, _])| {
             Some((link.circuit.clone()?, half.middle, (2.0 * draw::CIRCUIT, 2.0 * draw::CIRCUIT)))
         });
-        let all: Vec<(String, (f64, f64), (f64, f64))> =
-            nodes.chain(rates).chain(circuits).collect();
+        let all: Vec<_> = nodes.chain(rates).chain(circuits).collect();
         for (at, (name, middle, size)) in all.iter().enumerate() {
             let inside = |middle: f64, size: f64, all: f64| {
                 middle >= size / 2.0 && middle <= all - size / 2.0

@@ -14,8 +14,8 @@ use experiment::report::Report;
 use experiment::verdict::{headline, verdicts};
 use experiment::{Experiment, Run, Summary, table};
 
-use super::Outcome;
 use super::inputs::Inputs;
+use super::outcome::Outcome;
 use crate::error::RunError;
 use fabric::owner::Folder;
 

@@ -9,9 +9,9 @@ use experiment::record::{Machine, Manifest};
 use experiment::shard::Shard;
 use experiment::{Experiment, Plan};
 
-use super::Outcome;
 use super::directory::{self, Directory};
 use super::inputs::Inputs;
+use super::outcome::Outcome;
 use super::stop::is_precise;
 use crate::error::RunError;
 
