@@ -1,13 +1,14 @@
 //! A picture of a fabric that is up: its nodes in tiers, and the load on each link.
 //!
 //! - [`measure`] reads the figures; `tiers` computes the tier of each node
-//! - `layout` places nodes and links; `draw` writes the SVG
+//! - `layout` places nodes and links; `labels` places the rates; `draw` writes the SVG
 
 mod draw;
+mod labels;
 mod layout;
 mod tiers;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -79,8 +80,11 @@ pub struct Load {
     pub circuit: Option<Properties>,
 }
 
-/// The counters of each interface, and when they were read.
-type Reading = BTreeMap<Endpoint, (Instant, Counters)>;
+/// The counters of a node's interfaces, and when they were read.
+struct Reading {
+    at: Instant,
+    counters: BTreeMap<String, Counters>,
+}
 
 /// Measures the load on all links over this time.
 ///
@@ -152,26 +156,31 @@ impl GraphLink {
     }
 }
 
-/// The nodes of these interfaces.
-fn nodes<'a>(ends: impl Iterator<Item = &'a Endpoint>) -> BTreeSet<&'a str> {
-    ends.map(|end| end.node.as_str()).collect()
+/// The nodes at the ends of wires.
+fn nodes(wires: &[Wire]) -> impl Iterator<Item = &str> {
+    let mut names: Vec<&str> =
+        wires.iter().flat_map(|wire| &wire.ends).map(|end| end.node.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter()
 }
 
-fn read(deployed: &Deployed, wires: &[Wire]) -> Result<Reading, RunError> {
-    let mut reading = Reading::new();
-    for node in nodes(wires.iter().flat_map(|wire| &wire.ends)) {
+fn read(deployed: &Deployed, wires: &[Wire]) -> Result<BTreeMap<String, Reading>, RunError> {
+    let reading = |node: &str| {
         let counters = counters::read(&deployed.namespace(node)?)?;
-        let now = Instant::now();
-        let end = |interface| Endpoint { node: node.to_owned(), interface };
-        reading.extend(counters.into_iter().map(|(name, counters)| (end(name), (now, counters))));
-    }
-    Ok(reading)
+        Ok((node.to_owned(), Reading { at: Instant::now(), counters }))
+    };
+    nodes(wires).map(reading).collect()
 }
 
 /// Whether each interface has a carrier. Interfaces that do not exist are missing.
 fn carriers(deployed: &Deployed, wires: &[Wire]) -> Result<BTreeMap<Endpoint, bool>, RunError> {
     let mut carriers = BTreeMap::new();
-    for node in nodes(wires.iter().flat_map(Wire::interfaces)) {
+    let mut names: Vec<&str> =
+        wires.iter().flat_map(Wire::interfaces).map(|end| end.node.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    for node in names {
         for link in deployed.namespace(node)?.rtnl(|rtnl| rtnl.links())? {
             let end = Endpoint { node: node.to_owned(), interface: link.name };
             carriers.insert(end, link.up && link.carrier);
@@ -181,14 +190,20 @@ fn carriers(deployed: &Deployed, wires: &[Wire]) -> Result<BTreeMap<Endpoint, bo
 }
 
 /// The load from one end to the other, from two readings.
-fn load(before: &Reading, after: &Reading, from: &Endpoint, to: &Endpoint) -> Load {
+fn load(
+    before: &BTreeMap<String, Reading>,
+    after: &BTreeMap<String, Reading>,
+    from: &Endpoint,
+    to: &Endpoint,
+) -> Load {
     let rate = |end: &Endpoint, count: fn(&Counters) -> u64| {
-        let Some(((start, first), (end, last))) = before.get(end).zip(after.get(end)) else {
-            return 0.0;
+        let one = |all: &BTreeMap<String, Reading>| {
+            let reading = all.get(&end.node)?;
+            Some((reading.at, count(reading.counters.get(&end.interface)?)))
         };
-        let seconds = end.saturating_duration_since(*start).as_secs_f64();
-        let count = count(last).saturating_sub(count(first)) as f64;
-        if seconds > 0.0 { count / seconds } else { 0.0 }
+        let Some(((start, first), (end, last))) = one(before).zip(one(after)) else { return 0.0 };
+        let seconds = end.saturating_duration_since(start).as_secs_f64();
+        if seconds > 0.0 { last.saturating_sub(first) as f64 / seconds } else { 0.0 }
     };
     Load {
         sent_bits_per_second: (8.0 * rate(from, |counters| counters.tx_bytes)).round(),
@@ -213,6 +228,13 @@ pub fn short_rate(bits_per_second: f64) -> String {
 }
 
 impl Graph {
+    /// The highest load of a direction, in bits per second.
+    #[must_use]
+    pub fn highest(&self) -> f64 {
+        let loads = self.links.iter().flat_map(|link| [&link.a_to_b, &link.b_to_a]);
+        loads.map(|load| load.sent_bits_per_second).fold(0.0, f64::max)
+    }
+
     /// The picture as an SVG file.
     #[must_use]
     pub fn svg(&self) -> String {

@@ -55,8 +55,11 @@ export class Map_ {
     for (const group of svg.querySelectorAll("[data-from]")) {
       const { from, to } = group.dataset;
       const link = linkOf.get(from);
-      this.halves.set(from, { from, to, group, link, way: link.a === from ? "ab" : "ba",
-        title: group.querySelector("title"), line: group.querySelector(".load") });
+      const corners = group.querySelector(".tip").getAttribute("points").split(" ")
+        .map((corner) => corner.split(",").map(Number));
+      this.halves.set(from, { from, group, link, corners, way: link.a === from ? "ab" : "ba",
+        title: group.querySelector("title"), line: group.querySelector(".load"),
+        tip: group.querySelector(".tip"), to });
       choose(group, { link: link.a }, `link ${from} to ${to}`);
     }
     for (const group of svg.querySelectorAll("[data-rate-from]")) {
@@ -152,6 +155,13 @@ export class Map_ {
     for (let at = 0; at <= 4; at += 1) half.group.classList.toggle(`l${at}`, at === level);
     half.group.classList.toggle("broken", !link.up);
     half.line.setAttribute("stroke-width", width.toFixed(1));
+    const [point, one, other] = half.corners;
+    const wide = (2 + width * 0.75) / 7.5;
+    const side = (corner) => [0, 1].map((axis) => {
+      const middle = (one[axis] + other[axis]) / 2;
+      return (middle + (corner[axis] - middle) * wide).toFixed(1);
+    });
+    half.tip.setAttribute("points", [point, side(one), side(other)].join(" "));
   }
 
   #text(from, half, link) {

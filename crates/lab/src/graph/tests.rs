@@ -88,31 +88,9 @@ fn nothing_overlaps() {
     let wide = ["scaleacross", "minimal", "wide", "wide16"].map(topology);
     let new = [fabric(1, 2, 2, 1), fabric(1, 4, 4, 1), fabric(2, 4, 4, 2), fabric(3, 2, 2, 1)];
     for topology in wide.into_iter().chain(new) {
-        let graph = graph(&topology, None);
-        let layout = layout::Layout::new(&graph);
-        let links = || graph.links.iter().zip(&layout.links);
-        let nodes = layout.nodes.iter();
-        let nodes =
-            nodes.map(|(name, at)| ((*name).to_owned(), (at.x, at.top + 15.0), (at.width, 30.0)));
-        // The longest rates, such as 12.3M, have five characters.
-        let ends = links().flat_map(|(link, [a, b])| [(&link.a, a), (&link.b, b)]);
-        let rates = ends.map(|(end, half)| (end.clone(), (half.x, half.rate), (40.0, 15.0)));
-        let circuits = links().filter_map(|(link, [half, _])| {
-            Some((link.circuit.clone()?, half.middle, (2.0 * draw::CIRCUIT, 2.0 * draw::CIRCUIT)))
-        });
-        let all: Vec<_> = nodes.chain(rates).chain(circuits).collect();
-        for (at, (name, middle, size)) in all.iter().enumerate() {
-            let inside = |middle: f64, size: f64, all: f64| {
-                middle >= size / 2.0 && middle <= all - size / 2.0
-            };
-            let all_inside =
-                inside(middle.0, size.0, layout.width) && inside(middle.1, size.1, layout.height);
-            assert!(all_inside, "{name}: {middle:?}");
-            let over = all.iter().skip(at + 1).find(|(_, other, of)| {
-                (middle.0 - other.0).abs() < (size.0 + of.0) / 2.0
-                    && (middle.1 - other.1).abs() < (size.1 + of.1) / 2.0
-            });
-            assert_eq!(over, None, "{name} in {:?}", graph.nodes);
+        for down in [None, Some("spine1:dci1"), Some("leaf1:up1"), Some("spine2:dci1")] {
+            let graph = graph(&topology, down);
+            assert_eq!(draw::overlaps(&graph), Vec::<String>::new(), "{:?}", graph.nodes);
         }
     }
 }
@@ -120,31 +98,41 @@ fn nothing_overlaps() {
 #[test]
 fn nodes_are_above_the_middle_of_those_below() {
     let graph = graph(&topology("scaleacross"), None);
-    let layout = layout::Layout::new(&graph);
-    let (x, top) = (|name: &str| layout.nodes[name].x, |name: &str| layout.nodes[name].top);
-    let middle =
-        |names: &[&str]| names.iter().map(|name| x(name)).sum::<f64>() / names.len() as f64;
-    let over = |above: &[&str], below: &[&str]| {
-        assert!((middle(above) - middle(below)).abs() < 1e-9, "{above:?} over {below:?}");
+    let nodes: Vec<(&str, usize)> =
+        graph.nodes.iter().map(|node| (node.name.as_str(), node.tier)).collect();
+    let index = |end: &str| {
+        let name = end.split(':').next().unwrap();
+        nodes.iter().position(|(node, _)| *node == name).unwrap()
     };
-    over(&["leaf1"], &["host1", "store1"]);
-    over(&["leaf2"], &["host2"]);
-    over(&["spine1", "spine2"], &["host1", "store1", "host2", "host3"]);
-    over(&["spine3", "spine4"], &["host4", "store4", "host5", "host6"]);
-    assert!(x("spine1") < x("spine2") && x("spine3") < x("spine4"));
+    let links: Vec<[usize; 2]> =
+        graph.links.iter().map(|link| [index(&link.a), index(&link.b)]).collect();
+    let layout = layout::Layout::new(&nodes, &links, 1.0);
+    let x = |name: &str| layout.nodes[index(name)].x;
+    let top = |name: &str| layout.nodes[index(name)].top;
+    // leaf1 has two hosts, which move those of leaf2 aside.
+    for (leaf, middle) in [("leaf1", (x("host1") + x("store1")) / 2.0), ("leaf2", x("host2"))] {
+        assert!((x(leaf) - middle).abs() < 40.0, "{leaf}: {} and {middle}", x(leaf));
+    }
+    let sites = [["spine1", "spine2"], ["spine3", "spine4"]];
+    for ([a, b], leaves) in
+        sites.into_iter().zip([["leaf1", "leaf2", "leaf3"], ["leaf4", "leaf5", "leaf6"]])
+    {
+        let middle = leaves.iter().map(|leaf| x(leaf)).sum::<f64>() / 3.0;
+        assert!(((x(a) + x(b)) / 2.0 - middle).abs() < 1e-9 && x(a) < x(b), "{a} {b}");
+    }
     assert!(top("spine1") < top("leaf1") && top("leaf1") < top("host1"));
-    // Circuits between spines are arches above them, inside the picture.
-    for (link, [half, _]) in graph.links.iter().zip(&layout.links) {
-        let (_, y) = half.middle;
-        let is_above = y < top("spine1") - 20.0 && y > 0.0;
-        assert!(link.circuit.is_none() || is_above, "{}: {y}", link.a);
+    // Circuits between spines are arcs above them, inside the picture.
+    for (link, curve) in graph.links.iter().zip(&layout.links).filter(|(l, _)| l.circuit.is_some())
+    {
+        let (_, y) = curve.at(0.5);
+        assert!(y < top("spine1") - 20.0 && y > 0.0, "{}: {y}", link.a);
     }
 }
 
 #[test]
 fn names_with_numbers_are_in_their_order() {
     let mut names = ["leaf10", "leaf2", "spine", "leaf1", "a"];
-    names.sort_by(|a, b| layout::natural(a).cmp(&layout::natural(b)));
+    names.sort_by(|a, b| layout::natural(a, b));
     assert_eq!(names, ["a", "leaf1", "leaf2", "leaf10", "spine"]);
 }
 
@@ -182,14 +170,12 @@ fn the_picture_says_everything() {
     // The highest load is 41.2 Mbit/s, so that the scale ends at 60.
     assert!(svg.contains(">up to 15 Mbit/s<") && svg.contains(">up to 60 Mbit/s<"), "{svg}");
     assert!(svg.contains(">41.2M</text>"), "{svg}");
-    // Both halves of the link that is down, and its entry in the legend.
+    // The link that is down, in both forms, and its entry in the legend.
     assert!(svg.contains("<title>leaf1:up1 to spine1:dn1: down</title>"), "{svg}");
-    assert_eq!(svg.matches("class=\"down\"").count(), 3);
-    assert_eq!(svg.matches("middle\">down</text>").count(), 2);
+    assert_eq!(svg.matches("class=\"down\"").count(), 2);
     assert!(!svg.contains("<title>leaf1:up1 to spine1:dn1: 2"), "it has no load");
-    // 23 links that are up with two directions each, five entries of the legend, and four circuits
-    // with one mark each.
-    assert_eq!(svg.matches("marker-end").count(), 46 + 5);
+    // 23 links that are up with two directions each, and four circuits with one mark each.
+    assert_eq!(svg.matches("class=\"tip\"").count(), 46);
     assert_eq!(svg.matches("<circle").count(), 5);
     assert!(svg.contains("prefers-color-scheme: dark") && !svg.contains("NaN"), "{svg}");
 
@@ -216,17 +202,17 @@ fn the_json_form_is_flat() {
 fn a_load_is_the_difference_of_two_readings() {
     let end = |node: &str| Endpoint { node: node.into(), interface: "eth1".into() };
     let start = Instant::now();
-    let counters = |milliseconds, tx_bytes, rx_bytes| {
+    let reading = |milliseconds, tx_bytes, rx_bytes| {
         let counters =
             Counters { tx_bytes, rx_bytes, tx_packets: tx_bytes / 100, ..Counters::default() };
-        (start + Duration::from_millis(milliseconds), counters)
+        let counters = BTreeMap::from([("eth1".to_owned(), counters)]);
+        Reading { at: start + Duration::from_millis(milliseconds), counters }
     };
-    let before =
-        Reading::from([(end("a"), counters(0, 1000, 0)), (end("b"), counters(100, 0, 500))]);
-    let after = Reading::from([
-        (end("a"), counters(2000, 51_000, 0)),
-        (end("b"), counters(1100, 0, 10_500)),
-    ]);
+    let readings = |all: [Reading; 2]| -> BTreeMap<String, Reading> {
+        ["a", "b"].map(str::to_owned).into_iter().zip(all).collect()
+    };
+    let before = readings([reading(0, 1000, 0), reading(100, 0, 500)]);
+    let after = readings([reading(2000, 51_000, 0), reading(1100, 0, 10_500)]);
     let load = load(&before, &after, &end("a"), &end("b"));
     assert_eq!(
         (load.sent_bits_per_second, load.received_bits_per_second, load.sent_packets_per_second),

@@ -17,12 +17,16 @@ pub(super) fn of(topology: &Topology) -> BTreeMap<String, usize> {
     };
     let mut tiers = BTreeMap::new();
     while let Some(start) = neighbours.keys().find(|name| !tiers.contains_key(*name)) {
-        // The nodes that this one has a path to.
-        let part = distances(&neighbours, BTreeSet::from([start.clone()])).into_keys().collect();
+        let part = connected(&neighbours, start);
         let bottom = bottom(&neighbours, &part, &is_host);
         tiers.extend(distances(&neighbours, bottom));
     }
     tiers
+}
+
+/// The nodes that this one has a path to.
+fn connected(neighbours: &Neighbours, start: &str) -> BTreeSet<String> {
+    distances(neighbours, BTreeSet::from([start.to_owned()])).into_keys().collect()
 }
 
 /// The hosts. If there are no routers beside them, or only routers: the nodes with the fewest wires.
