@@ -33,7 +33,7 @@ interval-ms = 10
 const FAR: (&str, &str) = ("10.0.0.2", "10.2.1.1");
 
 /// Counts frames whose queue pair was not placed at once, because the placement was in use.
-pub(crate) const BUSY: &str = "vtepd_queue_pairs_beyond_total{limit=\"busy\"}";
+const BUSY: &str = "vtepd_queue_pairs_beyond_total{limit=\"busy\"}";
 
 pub(crate) const QUEUE_PAIRS: usize = 32;
 /// Frames per second, dealt to the queue pairs in turn.
@@ -241,7 +241,7 @@ fn p5_paths_to_kernel_vxlan_are_known_by_icmp_errors() {
 }
 
 /// The four paths to a VTEP without vtepd are known, and queue pairs are even on them.
-pub(crate) fn traced(fabric: &Routed, vtep: &str, story: &str) -> Vtepd {
+pub(crate) fn traced(fabric: &Routed, vtep: &str, story: &str) {
     let leaf = start(&fabric.lab.leaf);
     let began = Instant::now();
     let paths = || leaf.ask(&["path", "--vtep", vtep])[0].clone();
@@ -251,7 +251,6 @@ pub(crate) fn traced(fabric: &Routed, vtep: &str, story: &str) -> Vtepd {
     assert_eq!((&known["traced"], &known["complete"]), (&true.into(), &true.into()), "{known}");
     assert_eq!(known["paths"].as_array().unwrap().len(), 4, "{known}");
     even_on_four_links(fabric, &leaf, story);
-    leaf
 }
 
 /// With policy 1, routers on one machine use the hash that a packet carries.
