@@ -162,27 +162,27 @@ pub(crate) enum Command {
     #[command(
         after_help = "Example:\n  lab plan deploy/plans/gpt3-two-sites.toml --explain --report plan.html"
     )]
-    Plan(crate::file_arguments::Plan),
+    Plan(crate::plan_arguments::Plan),
     /// Simulate packets in a fabric: compare spraying schemes by a file, and write tables and a report
     ///
     /// No namespaces and no root. The same command continues a simulation that was interrupted. The
     /// exit status is 1 if a flow did not finish.
     #[command(after_help = "Example:\n  lab sim deploy/simulations/spraying.toml --out results")]
-    Sim(crate::file_arguments::Sim),
+    Sim(crate::simulation_arguments::Sim),
     /// Join the parts of a simulation or of an experiment that ran with --shard, and write tables and a
     /// report
     #[command(
         after_help = "Examples:\n  lab merge simulated\n  lab merge part0 part1 --out results"
     )]
-    Merge(crate::file_arguments::Merge),
+    Merge(crate::simulation_arguments::Merge),
     /// Compare two experiments: what changed? Or one with its simulation: do they agree?
     #[command(after_help = "Example:\n  lab compare results/before results/after")]
-    Compare(crate::file_arguments::Compare),
+    Compare(crate::results_arguments::Compare),
     /// Draw columns of the tables of results, as wide as a column of a paper
     #[command(
         after_help = "Examples:\n  lab plot results --x delay --y completion_ms --pdf figure.pdf\n  lab plot results --x outage_ms --y cdf --where variant=silent --log-x --svg figure.svg"
     )]
-    Plot(crate::file_arguments::Plot),
+    Plot(crate::results_arguments::Plot),
     /// Check a running fabric of ContainerLab or lab: reachability, vtepd, load balance, failover
     #[command(
         after_help = "Example:\n  containerlab deploy -t minimal.clab.yml && lab verify minimal.clab.yml --json result.json\n\nThe exit status is 1 if a check fails."
@@ -309,13 +309,13 @@ pub(crate) enum Roce {
     #[command(
         after_help = "Example:\n  lab roce send --node host1 --to 192.168.10.4 --queue-pairs 32 --rate 20000 --seconds 5"
     )]
-    Send(crate::file_arguments::Send),
+    Send(crate::stream_arguments::Send),
     /// Receive frames and count lost, reordered, duplicated and corrupted ones, until Ctrl-C or a
     /// pause
     #[command(
         after_help = "Example:\n  lab roce receive --node host4 --quiet-seconds 3 -o json\n\n'foreign' counts IPv4 frames of others."
     )]
-    Receive(crate::file_arguments::Receive),
+    Receive(crate::stream_arguments::Receive),
     /// Measure two RoCE endpoints over a veth pair on one CPU: frames per second, goodput
     #[command(
         after_help = "Example:\n  lab roce bench --mtu 1024 --message 1MiB --seconds 5 -o json"

@@ -3,9 +3,12 @@
 mod arguments;
 mod commands;
 mod fabric_arguments;
-mod file_arguments;
 mod output;
+mod plan_arguments;
 mod quantities;
+mod results_arguments;
+mod simulation_arguments;
+mod stream_arguments;
 mod workload_arguments;
 
 use std::io::Write as _;

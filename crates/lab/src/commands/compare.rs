@@ -11,8 +11,8 @@ use experiment::reference;
 use study::{run, simulation};
 
 use crate::arguments::Output;
-use crate::file_arguments::Compare;
 use crate::output::{Outcome, print, print_json, show, status};
+use crate::results_arguments::Compare;
 
 const UNRELATED: &str = "the two results have no point in common: compare two of one experiment";
 

@@ -6,8 +6,8 @@ use planner::Evaluator;
 use study::plan::{self, PlanFile, Settings};
 
 use crate::arguments::Output;
-use crate::file_arguments::Plan;
 use crate::output::{Outcome, Progress, note, print, print_json, write};
+use crate::plan_arguments::Plan;
 
 pub(super) fn run(arguments: &Plan, output: Output) -> Outcome {
     let (file, mut job) = PlanFile::load(&arguments.file)?;

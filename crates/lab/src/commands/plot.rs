@@ -8,8 +8,8 @@ use std::process::{Command, ExitCode, Stdio};
 use experiment::figure::{CDF, Csv, Figure};
 use experiment::plot::Size;
 
-use crate::file_arguments::Plot;
 use crate::output::{Outcome, write};
+use crate::results_arguments::Plot;
 
 /// The tables that are looked at first, and last, for the columns.
 const FIRST: [&str; 4] = ["runs.csv", QUEUE_PAIRS, "timeline.csv", "iterations.csv"];

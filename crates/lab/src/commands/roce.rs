@@ -11,8 +11,8 @@ use wire::QueuePair;
 use super::interval::Intervals;
 use super::open::{open, teller};
 use crate::arguments::{Output, Where};
-use crate::file_arguments::{Receive, Send};
 use crate::output::{Outcome, interrupt, interrupted, note, print, print_json};
+use crate::stream_arguments::{Receive, Send};
 use crate::workload_arguments::Bench;
 
 /// A sender that sends less than this share of its frames is told of.

@@ -8,8 +8,8 @@ use study::run;
 
 use super::web::RunPage;
 use crate::arguments::{Output, Run};
-use crate::file_arguments::Merge;
 use crate::output::{Outcome, Progress, built_vtepd, interrupt, print, print_json, word};
+use crate::simulation_arguments::Merge;
 
 pub(super) fn run(arguments: &Run, output: Output) -> Outcome {
     if arguments.schema {

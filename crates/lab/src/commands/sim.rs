@@ -5,8 +5,8 @@ use std::path::Path;
 use study::simulation::{self, Settings};
 
 use crate::arguments::Output;
-use crate::file_arguments::Sim;
 use crate::output::{Outcome, Progress, interrupt, note, print, print_json, status};
+use crate::simulation_arguments::Sim;
 
 pub(super) fn run(arguments: &Sim, output: Output) -> Outcome {
     if arguments.schema {
