@@ -39,24 +39,34 @@ impl Counter {
 
 /// What is summed over several workers.
 trait Summed {
+    /// Zero; empty, if it has one for each of many.
+    fn none() -> Self;
+
     /// Adds what `other` has counted.
     fn add_all(&self, other: &Self);
 }
 
 impl Summed for Counter {
+    fn none() -> Self {
+        Self::default()
+    }
+
     fn add_all(&self, other: &Self) {
         self.add(other.get());
     }
 }
 
 impl<T: Summed> Summed for Box<[T]> {
+    fn none() -> Self {
+        Self::default()
+    }
+
     fn add_all(&self, other: &Self) {
         self.iter().zip(other).for_each(|(all, one)| all.add_all(one));
     }
 }
 
-/// Defines counters that are zero at first, and their sum: that of each field, except those behind
-/// `and`.
+/// Defines counters and their sum: that of each field, except those behind `and`.
 macro_rules! counted {
     (
         $(#[$about:meta])*
@@ -67,13 +77,20 @@ macro_rules! counted {
         })?
     ) => {
         $(#[$about])*
-        #[derive(Debug, Default)]
+        #[derive(Debug)]
         pub struct $name {
             $($(#[$doc])* $seen $field: $kind,)+
             $($($(#[$other_doc])* $other_seen $other: $other_kind,)+)?
         }
 
         impl Summed for $name {
+            fn none() -> Self {
+                Self {
+                    $($field: Summed::none(),)+
+                    $($($other: Default::default(),)+)?
+                }
+            }
+
             fn add_all(&self, other: &Self) {
                 $(self.$field.add_all(&other.$field);)+
             }
@@ -83,6 +100,7 @@ macro_rules! counted {
 
 counted! {
     /// A number of frames and their bytes.
+    #[derive(Default)]
     pub struct Traffic {
         /// Frames; each segment of a super-frame counts.
         pub frames: Counter,
@@ -101,6 +119,7 @@ impl Traffic {
 
 counted! {
     /// Lookups of RoCE flows in the cache of a worker, one for each frame.
+    #[derive(Default)]
     pub struct FlowCache {
         /// Frames of flows that were remembered.
         pub hits: Counter,
@@ -129,6 +148,10 @@ pub struct Resequenced {
 }
 
 impl Summed for Resequenced {
+    fn none() -> Self {
+        Self::default()
+    }
+
     fn add_all(&self, other: &Self) {
         let Self { waited, by_timer, by_bound, by_share, crowded, longest_wait } = other;
         self.waited.add_all(waited);
@@ -142,6 +165,7 @@ impl Summed for Resequenced {
 
 counted! {
     /// The counters of one VNI. Bytes are those of inner frames.
+    #[derive(Default)]
     pub struct VniCounters {
         /// Frames encapsulated and sent; each copy and segment counts.
         pub encapsulated: Traffic,
@@ -217,6 +241,7 @@ pub struct Programs {
 
 counted! {
     /// Counters of the standalone bridge's learning.
+    #[derive(Default)]
     pub struct StationCounters {
         /// New stations.
         pub new: Counter,
@@ -230,8 +255,7 @@ counted! {
 }
 
 counted! {
-    /// All counters of a worker. By default, those for single VNIs, next hops, VTEPs and drop
-    /// reasons are missing.
+    /// All counters of a worker.
     pub struct Counters {
         vnis: Box<[VniCounters]>,
         paths: Box<[Traffic]>,
@@ -271,6 +295,12 @@ counted! {
     }
 }
 
+impl Default for Counters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// What identifies the counters of the VTEP with this index.
 #[inline]
 #[must_use]
@@ -296,8 +326,13 @@ impl Counters {
             paths: zeros(usize::from(PATHS)),
             peers: zeros(PEERS),
             drops: zeros(DropReason::ALL.len()),
-            ..Self::default()
+            ..Self::none()
         }
+    }
+
+    /// Counters without those for single VNIs, next hops, VTEPs and drop reasons.
+    pub(crate) fn none() -> Self {
+        Summed::none()
     }
 
     /// The current sum over several workers. Counters of remote VTEPs are summed for `vteps` only.

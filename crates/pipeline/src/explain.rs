@@ -60,7 +60,7 @@ pub(crate) fn recorded(
 
 /// A pipeline that counts nothing, to explain one frame.
 pub(crate) fn observer() -> Pipeline {
-    Pipeline::new(Arc::new(Counters::default()))
+    Pipeline::new(Arc::new(Counters::none()))
 }
 
 /// Explains what encapsulation does at the time `now` with a frame from the bridge of the VNI with
