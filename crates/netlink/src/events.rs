@@ -23,15 +23,18 @@ pub(crate) fn registered<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
 pub(crate) struct Events {
     socket: AsyncFd<Socket>,
     buffer: Vec<u8>,
+    /// What an error calls the reading of them.
+    action: &'static str,
 }
 
 impl Events {
-    /// Joins a group. Must be called within a tokio runtime.
-    pub(crate) fn join(socket: Socket, group: u32) -> Result<Self, Error> {
+    /// Joins a group. An error calls the reading of its events `action`. Must be called within a tokio
+    /// runtime.
+    pub(crate) fn join(socket: Socket, group: u32, action: &'static str) -> Result<Self, Error> {
         socket.set_non_blocking()?;
         socket.join(group)?;
         let socket = registered(socket).map_err(failed("register with the runtime"))?;
-        Ok(Self { socket, buffer: Vec::with_capacity(BUFFER) })
+        Ok(Self { socket, buffer: Vec::with_capacity(BUFFER), action })
     }
 
     /// Waits for changes, as [`drain`] reads them. Cancellation-safe: what is read from the kernel is
@@ -41,10 +44,10 @@ impl Events {
         add: impl Fn(&mut C, Option<&[u8]>),
     ) -> Result<C, Error> {
         loop {
-            let mut ready = self.socket.readable().await.map_err(failed("wait for events"))?;
+            let mut ready = self.socket.readable().await.map_err(failed(self.action))?;
             let read = |socket: &AsyncFd<Socket>| drain(socket.get_ref(), &mut self.buffer, &add);
             if let Ok(changes) = ready.try_io(read) {
-                return changes.map_err(failed("receive events"));
+                return changes.map_err(failed(self.action));
             }
         }
     }

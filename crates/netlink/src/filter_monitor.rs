@@ -46,11 +46,12 @@ impl FilterMonitor {
     /// # Errors
     /// When a socket cannot be opened.
     pub fn open() -> Result<Self, Error> {
-        let rules = Socket::open_netfilter().and_then(|socket| Events::join(socket, RULES));
+        let join = |socket, group| Events::join(socket, group, "receive events of filters");
+        let rules = Socket::open_netfilter().and_then(|socket| join(socket, RULES));
         if let Err(error) = &rules {
             tracing::debug!(%error, "nftables is not watched");
         }
-        let traffic_control = Events::join(Socket::open(None)?, TRAFFIC_CONTROL)?;
+        let traffic_control = join(Socket::open(None)?, TRAFFIC_CONTROL)?;
         Ok(Self { rules: rules.ok(), traffic_control })
     }
 

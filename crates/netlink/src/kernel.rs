@@ -178,7 +178,7 @@ impl Kernel {
 impl Ipsec {
     fn open() -> Result<Option<Self>, Error> {
         let Some(requests) = Requests::open_ipsec()? else { return Ok(None) };
-        match Events::join(Socket::open_ipsec()?, IPSEC_POLICIES) {
+        match Events::join(Socket::open_ipsec()?, IPSEC_POLICIES, "receive IPsec events") {
             Ok(events) => Ok(Some(Self { events, requests: Arc::new(Mutex::new(requests)) })),
             // Possible only without CAP_NET_ADMIN, for example in a dry run. Nothing could be taken
             // over then.

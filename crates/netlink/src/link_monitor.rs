@@ -33,7 +33,7 @@ impl LinkMonitor {
     /// # Errors
     /// When the socket cannot be opened.
     pub fn open() -> Result<Self, Error> {
-        Events::join(Socket::open(None)?, LINKS).map(Self)
+        Events::join(Socket::open(None)?, LINKS, "receive events of links").map(Self)
     }
 
     /// Waits for changes. Cancellation-safe: what is read from the kernel is returned in the same
