@@ -121,6 +121,25 @@ mod tests {
         0x78, 0xf3, 0x53, 0xf3,
     ];
 
+    /// The reflected polynomial of CRC-32 (IEEE 802.3-2022 section 3.2.9).
+    const POLYNOMIAL: u32 = 0xedb8_8320;
+
+    #[test]
+    fn crc32_of_the_check_string() {
+        let crc32 = |parts: [&[u8]; 2]| {
+            let mut crc = Hasher::new();
+            parts.into_iter().for_each(|part| crc.update(part));
+            crc.finalize()
+        };
+        // The check value of CRC-32/ISO-HDLC.
+        for length in 0..9 {
+            let split = b"123456789".split_at(length);
+            assert_eq!(crc32([split.0, split.1]), 0xcbf4_3926);
+        }
+        // Linux's rxe_icrc.c starts from the register after the masked InfiniBand header.
+        assert_eq!(!crc32([&[0xff; 8], &[]]), 0xdebb_20e3);
+    }
+
     #[test]
     fn known_packet() {
         let mut packet = UC_SEND;
@@ -166,7 +185,7 @@ mod tests {
         for byte in [0xff; 8].iter().chain(masked) {
             for bit in 0..8 {
                 let feedback = (register ^ u32::from(byte >> bit)) & 1;
-                register = (register >> 1) ^ (feedback * 0xedb8_8320);
+                register = (register >> 1) ^ (feedback * POLYNOMIAL);
             }
         }
         !register
