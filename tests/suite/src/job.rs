@@ -58,9 +58,9 @@ impl Job {
     }
 
     /// The time after which it is ended, in seconds: longer than any wait of a test, so that the test
-    /// says what it waited for.
+    /// says what it waited for, and than what runs when a core is idle waits for one.
     fn limit(&self) -> u32 {
-        if self.kind == Kind::Command { 1800 } else { 600 }
+        if self.kind == Kind::Command || self.is_idle { 1800 } else { 600 }
     }
 
     /// The process. timeout(1) ends its whole group, at the limit and on a signal. `may_idle`: one that
