@@ -86,7 +86,8 @@ pub fn simulation(data: &[u8]) {
         Err(error) => return assert!(error.to_string().starts_with("simulation.toml: ")),
     };
     assert!(!cases.is_empty());
-    let comments: String = text.lines().filter_map(|line| line.strip_prefix('#')).collect();
+    let comments = text.lines().filter_map(|line| line.strip_prefix('#'));
+    let comments = comments.collect::<Vec<_>>().join("\n");
     for case in cases.iter().take(2) {
         for variant in case.file.variants.iter().take(2) {
             let scenario = case.file.scenario(variant, 1, &|_| Ok(comments.clone()));
